@@ -1,0 +1,201 @@
+"""The training loop: rollouts, rewards, credit, one or more optimiser steps, publish; and everything on disk.
+
+A step is a function of the run's seed, its number and the weights, so a step that is run again after a crash draws what
+it drew before. Groups whose rewards do not differ carry no gradient; with `resample_flat` they are replaced by fresh
+prompts (dynamic sampling), and what they cost is counted all the same.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from arpo.credit.base import Credit
+from arpo.credit.base import get as get_credit
+from arpo.credit.settings import CreditSettings
+from arpo.data.trees import write_trees
+from arpo.engine.base import Engine
+from arpo.errors import DataError
+from arpo.learn.update import Learner
+from arpo.protocol.base import Dialect
+from arpo.reward.compose import score
+from arpo.reward.settings import RewardSettings
+from arpo.rollout.scheduler import check, rollout_many
+from arpo.rollout.settings import EntropySettings, RolloutSettings
+from arpo.seeds import derive
+from arpo.task import Task
+from arpo.tools.toolbox import ToolBox
+from arpo.train.progress import Reporter
+from arpo.train.runfolder import RunFolder, storage
+from arpo.train.settings import TrainSettings
+from arpo.train.signals import StopRequest, graceful
+from arpo.train.state import Position, restore, save
+from arpo.train.stats import has_signal, mean, rollout_stats
+from arpo.train.trackers import Trackers
+from arpo.tree import RolloutTree
+
+MAX_ROUNDS = 3
+"""Batches of prompts that one step may draw to fill its groups when `resample_flat` is on."""
+
+HeldOut = Callable[[int], Coroutine[Any, Any, Mapping[str, float]]]
+
+
+@dataclass
+class Setup:
+    """The live objects of a run. `heldout(step)` gives the `heldout/...` metrics; None: no evaluation while training."""
+
+    model: Any
+    tokenizer: Any
+    engine: Engine
+    dialect: Dialect
+    toolbox: ToolBox
+    learner: Learner
+    tasks: Sequence[Task]
+    vocab_size: int
+    heldout: HeldOut | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The settings of a run."""
+
+    train: TrainSettings
+    rollout: RolloutSettings
+    entropy: EntropySettings = field(default_factory=EntropySettings)
+    reward: RewardSettings = field(default_factory=RewardSettings)
+    credit: CreditSettings = field(default_factory=CreditSettings)
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended. `exit_code` is non-zero when a signal stopped it (it can be resumed)."""
+
+    position: Position
+    exit_code: int
+
+
+def train(setup: Setup, plan: Plan, folder: RunFolder, reporter: Reporter) -> TrainResult:
+    """Train until the first budget of `plan.train` is used up. Continues where `folder` stands."""
+    if not setup.tasks:
+        raise DataError("no training tasks: check data.* in the config")
+    check(plan.rollout, setup.engine.capabilities)
+    loop = _Loop(setup, plan, folder, reporter)
+    with asyncio.Runner() as runner, graceful(reporter.say) as stop:
+        return runner.run(loop.run(stop))
+
+
+class _Loop:
+    def __init__(self, setup: Setup, plan: Plan, folder: RunFolder, reporter: Reporter) -> None:
+        self.setup, self.plan, self.folder, self.reporter = setup, plan, folder, reporter
+        self.credit = get_credit(plan.credit.type)
+        self.trackers = Trackers(plan.train.trackers, folder.path, reporter.warn)
+        self.position = restore(folder.checkpoints, setup.model, setup.tokenizer, setup.learner, reporter.warn)
+        folder.rewind(self.position.step)
+        if self.position.step:
+            reporter.say(f"resuming after step {self.position.step}")
+
+    async def run(self, stop: StopRequest) -> TrainResult:
+        await self.setup.engine.publish(self.setup.model, self.position.step)
+        saved = self.position.step
+        while not self._finished() and not stop:
+            await self._step()
+            if self.position.step % self.plan.train.checkpoint_every == 0:
+                saved = self._save()
+        if saved != self.position.step:
+            self._save()
+        self.trackers.close()
+        return TrainResult(self.position, stop.exit_code)
+
+    def _finished(self) -> bool:
+        return self._done() >= 1
+
+    def _done(self) -> float:
+        """Share of the tightest budget that is used."""
+        at, budget = self.position, self.plan.train
+        shares = [at.step / budget.steps]
+        if budget.max_generated_tokens is not None:
+            shares.append(at.generated_tokens / budget.max_generated_tokens)
+        if budget.max_seconds is not None:
+            shares.append(at.seconds / budget.max_seconds)
+        return max(shares)
+
+    async def _step(self) -> None:
+        """One step: everything it leaves on disk is written before the position moves on."""
+        begin, number = time.monotonic(), self.position.step + 1
+        trees, useful, cursor = await self._collect(number)
+        generated = time.monotonic()
+        row = self._update(number, useful)
+        await self.setup.engine.publish(self.setup.model, number)
+        updated = time.monotonic()
+        with storage(self.folder.rollouts):
+            write_trees(self.folder.rollout_file(number), trees, step=number, decode=self.setup.dialect.decode)
+        at = self.position.after(
+            cursor=cursor,
+            generated_tokens=sum(tree.generated_tokens for tree in trees),
+            tool_calls=sum(tree.tool_calls for tree in trees),
+            seconds=updated - begin,
+        )
+        timing = {"timing_s/gen": generated - begin, "timing_s/update": updated - generated}
+        row = {"step": number} | rollout_stats(trees) | row | timing | at.metrics()
+        row["throughput/tokens_s"] = sum(tree.generated_tokens for tree in trees) / (updated - begin)
+        self.position = at
+        every = self.plan.train.eval_every
+        if self.setup.heldout is not None and every and (number % every == 0 or self._finished()):
+            row |= await self.setup.heldout(number)
+        self.folder.append(row)
+        self.trackers.log(row, number)
+        self.reporter.step(row, min(self._done(), 1.0))
+
+    async def _collect(self, step: int) -> tuple[list[RolloutTree], list[RolloutTree], int]:
+        """Scored trees of this step, those with a signal, and the task cursor after them."""
+        wanted, cursor = self.plan.train.prompts, self.position.cursor
+        trees: list[RolloutTree] = []
+        useful: list[RolloutTree] = []
+        for _ in range(MAX_ROUNDS if self.plan.train.resample_flat else 1):
+            tasks = [self._task(cursor + i) for i in range(wanted)]
+            cursor += wanted
+            fresh = await rollout_many(
+                tasks,
+                engine=self.setup.engine,
+                dialect=self.setup.dialect,
+                toolbox=self.setup.toolbox,
+                settings=self.plan.rollout,
+                entropy=self.plan.entropy,
+                vocab_size=self.setup.vocab_size,
+                seed_parts=(self.plan.seed, "step", step, cursor),
+            )
+            scored = [
+                tree.with_outcomes(score(tree, task, self.setup.dialect, self.plan.reward))
+                for tree, task in zip(fresh, tasks, strict=True)
+            ]
+            trees += scored
+            useful += [tree for tree in scored if has_signal(tree)]
+            if len(useful) >= wanted:
+                break
+        return trees, useful[:wanted], cursor
+
+    def _task(self, cursor: int) -> Task:
+        """Tasks in a fresh order every epoch."""
+        epoch, place = divmod(cursor, len(self.setup.tasks))
+        order = np.random.default_rng(derive(self.plan.seed, "order", epoch)).permutation(len(self.setup.tasks))
+        return self.setup.tasks[int(order[place])]
+
+    def _update(self, step: int, trees: Sequence[RolloutTree]) -> dict[str, float]:
+        """One optimiser step per mini-batch of prompts; metrics averaged over them."""
+        credits: list[Credit] = [self.credit(tree, self.plan.credit) for tree in trees]
+        size = self.plan.train.mini_batch or max(len(trees), 1)
+        rows = [
+            self.setup.learner.update(trees[i : i + size], credits[i : i + size], step=step)
+            for i in range(0, len(trees), size)
+        ]
+        return {name: mean([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+
+    def _save(self) -> int:
+        begin = time.monotonic()
+        save(self.folder.checkpoints, self.position, self.setup, self.plan.train.keep_checkpoints, self.reporter.warn)
+        self.position = self.position.plus_saving(time.monotonic() - begin)
+        return self.position.step

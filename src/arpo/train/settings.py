@@ -1,0 +1,86 @@
+"""What a run is called, how long it trains and when it saves and looks: the configuration of the train room."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from arpo.settings import Frozen
+
+Tracker = Literal["trackio", "wandb", "tensorboard"]
+
+
+class RunSettings(Frozen):
+    """The run folder `out/name` and the seed from which every draw of the run is derived."""
+
+    name: str = Field("run", min_length=1, pattern=r"^[^/\\\x00]+$")
+    out: str = "runs"
+    seed: int = 0
+
+    resume: bool = False
+    """Go on from the last good checkpoint of the run folder."""
+
+    overwrite: bool = False
+    """Remove a run folder of this name and start anew."""
+
+    @model_validator(mode="after")
+    def _one_or_the_other(self) -> "RunSettings":
+        if self.resume and self.overwrite:
+            raise ValueError("resume and overwrite exclude each other: go on with the run, or start it anew")
+        return self
+
+
+class TrainSettings(Frozen):
+    """The loop: how much, in what portions, and what it does besides."""
+
+    steps: int = Field(100, ge=1)
+    """Rollout steps: each samples `prompts` trees and makes prompts / mini_batch optimiser steps."""
+
+    prompts: int = Field(16, ge=1)
+    """Prompts (groups) per step."""
+
+    mini_batch: int | None = Field(None, ge=1)
+    """Prompts per optimiser step; None: all of the step's."""
+
+    max_generated_tokens: int | None = Field(None, ge=1)
+    """Stop after the step in which the policy has sampled this many tokens; None: no limit."""
+
+    max_seconds: float | None = Field(None, gt=0)
+    """Stop after the step that ends past this time; None: no limit."""
+
+    checkpoint_every: int | None = Field(1, ge=1)
+    """Steps between checkpoints; None: at the end alone. What lies between two is lost when the process is killed."""
+
+    keep_checkpoints: int = Field(2, ge=1)
+    """Newest checkpoints kept; with 2 the second stands in when the newest proves corrupt."""
+
+    eval_every: int | None = Field(None, ge=1)
+    """Steps between evaluations on held-out tasks; None: none during training."""
+
+    resample_flat: bool = False
+    """Draw fresh prompts for groups whose trajectories all earned the same: such a group has no gradient."""
+
+    trackers: tuple[Tracker, ...] = ()
+    """Where metrics go besides metrics.jsonl and the console."""
+
+    @model_validator(mode="after")
+    def _whole_mini_batches(self) -> "TrainSettings":
+        if self.mini_batch is not None and self.prompts % self.mini_batch:
+            raise ValueError(
+                f"prompts = {self.prompts} is no multiple of mini_batch = {self.mini_batch}: the optimiser steps of a "
+                "step would weigh their prompts differently; choose a divisor"
+            )
+        return self
+
+
+class EvaluationSettings(Frozen):
+    """Measuring a policy: one trajectory per held-out task."""
+
+    tasks: int = Field(500, ge=1)
+    """Held-out tasks; 500 give a 95 % interval of about +-4 points."""
+
+    temperature: float = Field(1.0, ge=0)
+    """0: greedy."""
+
+    top_p: float = Field(1.0, gt=0, le=1)
+    seed: int = 0
+    """Seed of the sampling and of the drawn tasks: the same for every policy that is compared."""

@@ -1,0 +1,41 @@
+"""Ctrl-C once finishes the step and saves; twice stops at once. SIGTERM is treated like the first Ctrl-C."""
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+
+
+@dataclass
+class StopRequest:
+    """Set by the first signal; the loop looks at it between steps."""
+
+    signal: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+    @property
+    def exit_code(self) -> int:
+        """130 after Ctrl-C, 75 (try again) after SIGTERM, 0 otherwise."""
+        return {None: 0, signal.SIGINT: 130}.get(self.signal, 75)
+
+
+@contextlib.contextmanager
+def graceful(say: Callable[[str], None]) -> Iterator[StopRequest]:
+    """Inside the block the first SIGINT or SIGTERM only sets the request; the second one interrupts."""
+    request = StopRequest()
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        if request:
+            raise KeyboardInterrupt
+        request.signal = number
+        say("stopping after this step; press Ctrl-C again to stop at once")
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
