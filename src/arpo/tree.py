@@ -63,9 +63,15 @@ class ToolEvent:
     """The same call with the same arguments was made before on this path."""
 
 
-@dataclass(frozen=True, slots=True)
+def _same(a: float, b: float) -> bool:
+    return a == b or (a != a and b != b)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Decision:
     """What the branching rule saw and did at one point; `node` is the last node before the new children.
+
+    Equality takes NaN for equal to NaN, so that a tree equals its copy from a file.
 
     `h_root`, `h_tool`, `delta` in nats (`delta` after the normaliser); NaN where the rule does not use entropy.
     `probability`: P = alpha + beta * delta. `wanted`: extra children asked for; `opened`: those the budget gave.
@@ -82,6 +88,15 @@ class Decision:
     wanted: int
     opened: int
     reason: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Decision):
+            return NotImplemented
+        numbers = ("h_root", "h_tool", "delta", "probability")
+        plain = ("node", "tool", "depth", "wanted", "opened", "reason")
+        return all(_same(getattr(self, a), getattr(other, a)) for a in numbers) and all(
+            getattr(self, a) == getattr(other, a) for a in plain
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +262,8 @@ class RolloutTree:
         """Check every invariant and return the tree; `total`: the M that it must have. Raises TreeError."""
         _check_nodes(self)
         _check_leaves(self, total)
+        _check_ends(self)
+        _check_outcomes(self)
         _check_decisions(self)
         return self
 
@@ -258,23 +275,38 @@ def _require(condition: bool, message: str) -> None:
 
 def _check_nodes(tree: RolloutTree) -> None:
     _require(bool(tree.segments), f"tree {tree.task_id}: no segments")
+    _require(len(tree.segments[0]) > 0, f"tree {tree.task_id}: an empty prompt")
+    _require(tree.wasted_tokens >= 0, f"tree {tree.task_id}: {tree.wasted_tokens} wasted tokens")
     for node, s in enumerate(tree.segments):
         where = f"tree {tree.task_id}, node {node} ({s.source})"
-        _require((s.parent == -1) == (node == 0), f"{where}: parent {s.parent}; only the prompt, node 0, has none")
-        _require(s.parent < node, f"{where}: parent {s.parent} does not come before it")
         _require((s.source is Source.PROMPT) == (node == 0), f"{where}: the prompt is node 0 and nothing else")
-        _require(s.tokens.dtype == np.int32 and s.tokens.ndim == 1, f"{where}: tokens must be int32 [T]")
-        expected = len(s) if s.is_policy else 0
-        for name in ("logprobs", "entropies"):
-            array: Any = getattr(s, name)
-            _require(len(array) == expected, f"{where}: {len(array)} {name} for {expected} sampled tokens")
-            _require(array.dtype == np.float32, f"{where}: {name} must be float32")
-            _require(bool(np.isfinite(array).all()), f"{where}: {name} hold NaN or infinity")
-        _require((s.finish is not Finish.NONE) == s.is_policy, f"{where}: finish {s.finish}")
-        _require((s.version >= 0) == s.is_policy, f"{where}: weight version {s.version}")
-        _require(s.source is not Source.TOOL or s.event is not None, f"{where}: a tool result without its event")
-        if s.is_policy and node:
-            _require(len(s) > 0, f"{where}: an empty policy segment")
+        if node == 0:
+            _require(s.parent == -1, f"{where}: parent {s.parent}; the prompt has none (-1)")
+        else:
+            _require(0 <= s.parent < node, f"{where}: parent {s.parent} does not come before it")
+        _check_arrays(s, where)
+        _check_source(s, where)
+
+
+def _check_arrays(s: Segment, where: str) -> None:
+    _require(s.tokens.dtype == np.int32 and s.tokens.ndim == 1, f"{where}: tokens must be int32 [T]")
+    _require(bool((s.tokens >= 0).all()), f"{where}: negative token ids")
+    expected = len(s) if s.is_policy else 0
+    for name in ("logprobs", "entropies"):
+        array: Any = getattr(s, name)
+        _require(array.shape == (expected,), f"{where}: {name} {array.shape} for {expected} sampled tokens")
+        _require(array.dtype == np.float32, f"{where}: {name} must be float32")
+        _require(bool(np.isfinite(array).all()), f"{where}: {name} hold NaN or infinity")
+
+
+def _check_source(s: Segment, where: str) -> None:
+    _require((s.finish is not Finish.NONE) == s.is_policy, f"{where}: finish {s.finish}")
+    _require((s.version >= 0) == s.is_policy, f"{where}: weight version {s.version}")
+    _require(s.source is not Source.TOOL or s.event is not None, f"{where}: a tool result without its event")
+    answers = s.source in (Source.TOOL, Source.NOTICE)
+    _require(answers or s.event is None, f"{where}: a tool event, where no call is answered")
+    empty_is_right = not s.is_policy or s.finish is Finish.ERROR
+    _require(len(s) > 0 or empty_is_right, f"{where}: an empty policy segment")
 
 
 def _check_leaves(tree: RolloutTree, total: int | None) -> None:
@@ -283,14 +315,36 @@ def _check_leaves(tree: RolloutTree, total: int | None) -> None:
     childless = {node for node, kids in enumerate(tree.children) if not kids}
     _require(set(tree.leaves) == childless, f"{name}: leaves {tree.leaves} are not its childless nodes {childless}")
     _require(total is None or len(tree.leaves) == total, f"{name}: {len(tree.leaves)} trajectories, not {total}")
-    _require(
-        not tree.outcomes or len(tree.outcomes) == len(tree.leaves),
-        f"{name}: {len(tree.outcomes)} outcomes for {len(tree.leaves)} trajectories",
-    )
+
+
+def _check_ends(tree: RolloutTree) -> None:
+    """A window is continued by the policy; nothing follows a failure."""
+    for node, (s, kids) in enumerate(zip(tree.segments, tree.children, strict=True)):
+        where = f"tree {tree.task_id}, node {node} ({s.source})"
+        if s.finish is Finish.WINDOW:
+            continued = bool(kids) and all(tree.segments[kid].is_policy for kid in kids)
+            _require(continued, f"{where}: cut after its window, but the policy does not continue it")
+        if s.finish is Finish.ERROR:
+            _require(not kids, f"{where}: something follows a failure of the infrastructure")
+
+
+def _check_outcomes(tree: RolloutTree) -> None:
+    if not tree.outcomes:
+        return
+    name = f"tree {tree.task_id}"
+    counts = f"{len(tree.outcomes)} outcomes for {len(tree.leaves)} trajectories"
+    _require(len(tree.outcomes) == len(tree.leaves), f"{name}: {counts}")
+    for leaf, outcome in zip(tree.leaves, tree.outcomes, strict=True):
+        reward = outcome.reward
+        _require(reward is None or np.isfinite(reward), f"{name}, leaf {leaf}: reward {reward}")
+        failed = tree.segments[leaf].finish is Finish.ERROR
+        _require(not failed or reward is None, f"{name}, leaf {leaf}: reward {reward} for a failure")
 
 
 def _check_decisions(tree: RolloutTree) -> None:
+    """Each decision points into the tree, each root has one baseline, and what was opened is there."""
     baseline: dict[int, float] = {}
+    opened: dict[int, int] = {}
     for decision in tree.decisions:
         where = f"tree {tree.task_id}, decision at node {decision.node}"
         _require(0 <= decision.node < len(tree.segments), f"{where}: no such node")
@@ -300,3 +354,7 @@ def _check_decisions(tree: RolloutTree) -> None:
         if np.isfinite(decision.h_root):
             known = baseline.setdefault(root, decision.h_root)
             _require(known == decision.h_root, f"{where}: baseline {decision.h_root}, its root's is {known}")
+        opened[decision.node] = opened.get(decision.node, 0) + decision.opened
+    for node, extra in opened.items():
+        kids = len(tree.children[node])
+        _require(extra == 0 or kids > extra, f"tree {tree.task_id}, node {node}: {extra} opened, {kids} children")
