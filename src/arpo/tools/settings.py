@@ -1,0 +1,48 @@
+"""What a run says about its tools: a union told apart by `type`."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from arpo.settings import Frozen
+
+
+class SearchSettings(Frozen):
+    """Search over a local BM25 index.
+
+    `corpus`: the name of a built-in corpus ("factbook"), an index folder, or a JSONL file (indexed beside it on first
+    use). `shuffle`: order the results by a hash of the query, so that rank alone says nothing.
+    """
+
+    type: Literal["search"] = "search"
+    corpus: str = "factbook"
+    top_k: int = Field(default=2, ge=1, le=100)
+    shuffle: bool = False
+    max_chars: int = Field(default=2000, ge=100)
+    """Longest result in characters; the middle of a longer one is cut out."""
+    timeout: float = Field(default=10.0, gt=0)
+    """Seconds per call."""
+
+
+class PythonSettings(Frozen):
+    """Python in a sandbox without file system or network. `now`: what its clock shows, the same in every run."""
+
+    type: Literal["python"] = "python"
+    timeout: float = Field(default=5.0, gt=0)
+    max_memory_mb: int = Field(default=64, ge=2)
+    max_chars: int = Field(default=2000, ge=100)
+    now: datetime = datetime(2026, 1, 1)
+
+
+class ImportSettings(Frozen):
+    """A tool of the user's: `path` "package.module:factory" is imported and called with `options`."""
+
+    type: Literal["import"] = "import"
+    path: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    options: dict[str, Any] = Field(default_factory=dict)
+    timeout: float = Field(default=30.0, gt=0)
+    max_chars: int = Field(default=2000, ge=100)
+
+
+ToolSettings = Annotated[SearchSettings | PythonSettings | ImportSettings, Field(discriminator="type")]
