@@ -1,8 +1,8 @@
 """The pocket policy: a Qwen3-architecture model of under a million parameters, and its tokenizer of 512 tokens.
 
-Small enough to learn the use of tools on two CPU cores in minutes. The tokenizer makes every tag one token, keeps digits
-single (so that copying and arithmetic see them) and is trained on invented names, so that country names stay in pieces
-and cannot be known by heart from a token of their own. Its chat template renders the user's message alone.
+Small enough to learn the use of tools on two CPU cores in minutes. The tokenizer makes every tag one token, keeps
+digits single (so that copying and arithmetic see them) and is trained on invented names, so that country names stay in
+pieces and cannot be known by heart from a token of their own. Its chat template renders the user's message alone.
 """
 
 import random

@@ -18,7 +18,10 @@ _LAYOUT = "1"
 
 
 def documents(facts: Facts | None = None, *, training_only: bool = False) -> Iterator[Document]:
-    """`Country | attribute: value` (title | text) for every fact; with `training_only`, none that is held out or names what is."""
+    """`Country | attribute: value` (title | text) for every fact.
+
+    With `training_only`, no passage that is held out or names a held-out country.
+    """
     facts = facts or load_facts()
     for fact in facts:
         if not (training_only and _betrays(facts, fact)):

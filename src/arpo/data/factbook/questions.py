@@ -40,6 +40,8 @@ WEIGHTS: Mapping[str, float] = {
     "superlative": 0.10,
 }
 FAMILIES: tuple[str, ...] = tuple(WEIGHTS)
+_ARITHMETIC_OPERATIONS: tuple[Operation, ...] = ("diff", "sum", "ratio")
+_EXTREMES: tuple[Operation, ...] = ("max", "min")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def _lookup(source: Source, rng: random.Random, view: View) -> Question | None:
 
 
 def _arithmetic(source: Source, rng: random.Random, view: View) -> Question | None:
-    key, operation = rng.choice(NUMERIC), rng.choice(("diff", "sum", "ratio"))
+    key, operation = rng.choice(NUMERIC), rng.choice(_ARITHMETIC_OPERATIONS)
     pair = source.pick(rng, key, 2)
     values = [view.value(country, key) for country in pair]
     if operation == "ratio" and not 0.1 <= abs(_ratio(values)) <= 1e6:  # two decimals must say something
@@ -160,7 +162,7 @@ def _three_way(source: Source, rng: random.Random, view: View) -> Question | Non
 
 
 def _extreme(source: Source, rng: random.Random, view: View, family: str, count: int) -> Question | None:
-    key, operation = rng.choice(NUMERIC), rng.choice(("max", "min"))
+    key, operation = rng.choice(NUMERIC), rng.choice(_EXTREMES)
     countries = source.pick(rng, key, count)
     answer = _winner(view, operation, countries, key)
     if answer is None:
@@ -197,7 +199,7 @@ def _chain_border(source: Source, rng: random.Random, view: View) -> Question | 
 
 
 def _superlative(source: Source, rng: random.Random, view: View) -> Question | None:
-    key, operation = rng.choice(NUMERIC), rng.choice(("max", "min"))
+    key, operation = rng.choice(NUMERIC), rng.choice(_EXTREMES)
     (anchor,) = source.pick(rng, NEIGHBOURS, 1)
     others = [name for name, _ in source.facts.countries[anchor].neighbours]
     if not all(source.allows_beyond(other, key) for other in others):
@@ -267,7 +269,8 @@ def make_tasks(
     """
     mix = checked_weights(families, weights)
     source = Source(split)
-    view, tasks, seen = View(source.facts), [], set()
+    view, seen = View(source.facts), set[str]()
+    tasks: list[Task] = []
     for attempt in range(20 * n + 1000):
         if len(tasks) == n:
             return tasks

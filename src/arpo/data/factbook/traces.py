@@ -4,9 +4,9 @@ A demonstration is a list of pieces `(text, trainable)`: the question and the to
 the policy would write is. Concatenated, the pieces are exactly what a rollout of the pocket policy looks like.
 
 Two kinds. *Expert* demonstrations query with country and attribute and compute with Python. *Varied* ones mix
-strategies of different worth: queries made of the question's own words, of the attribute or of the name alone; searching
-again after a miss, or going on with what was found; Python, or mental arithmetic. They teach how the tools are used and
-leave it to reinforcement learning to find out what pays.
+strategies of different worth: queries made of the question's own words, of the attribute or of the name alone;
+searching again after a miss, or going on with what was found; Python, or mental arithmetic. They teach how the tools
+are used and leave it to reinforcement learning to find out what pays.
 
 Facts that are held out, and passages that name a held-out country, appear in no demonstration, not even among the
 search results: traces are made with an index that lacks them.

@@ -10,35 +10,8 @@ import random
 from arpo.data.factbook.attributes import BY_KEY, CAPITAL
 from arpo.data.factbook.facts import Fact, Facts
 
-_ONSETS = (
-    *[
-        "b",
-        "c",
-        "d",
-        "f",
-        "g",
-        "h",
-        "j",
-        "k",
-        "l",
-        "m",
-        "n",
-        "p",
-        "r",
-        "s",
-        "t",
-        "v",
-        "z",
-        "br",
-        "tr",
-        "st",
-        "gr",
-        "ch",
-        "sh",
-    ],
-    "",
-)
-_RIMES = ["a", "e", "i", "o", "u", "an", "en", "in", "on", "ar", "er", "al", "ia", "ou", "as", "or"]
+_ONSETS = (*"bcdfghjklmnprstvz", "br", "tr", "st", "gr", "ch", "sh", "")
+_RIMES = (*"aeiou", "an", "en", "in", "on", "ar", "er", "al", "ia", "ou", "as", "or")
 _SYLLABLES = [onset + rime for onset in _ONSETS for rime in _RIMES]
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
