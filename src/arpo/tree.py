@@ -115,6 +115,8 @@ class Segment:
 
     `tokens` int32 `[T]`; `logprobs`, `entropies` float32 `[T]` (nats, at the sampling temperature) for policy segments,
     empty otherwise. `parent`: node index, -1 for the prompt. `version`: of the weights that sampled it, -1 if none did.
+    `event`: the call that a tool segment or notice answers; on a policy segment, which must then be a leaf, the call
+    whose result the trajectory never saw.
     """
 
     tokens: np.ndarray
@@ -303,8 +305,7 @@ def _check_source(s: Segment, where: str) -> None:
     _require((s.finish is not Finish.NONE) == s.is_policy, f"{where}: finish {s.finish}")
     _require((s.version >= 0) == s.is_policy, f"{where}: weight version {s.version}")
     _require(s.source is not Source.TOOL or s.event is not None, f"{where}: a tool result without its event")
-    answers = s.source in (Source.TOOL, Source.NOTICE)
-    _require(answers or s.event is None, f"{where}: a tool event, where no call is answered")
+    _require(s.event is None or s.source is not Source.PROMPT, f"{where}: a tool event in the prompt")
     empty_is_right = not s.is_policy or s.finish is Finish.ERROR
     _require(len(s) > 0 or empty_is_right, f"{where}: an empty policy segment")
 
@@ -318,7 +319,7 @@ def _check_leaves(tree: RolloutTree, total: int | None) -> None:
 
 
 def _check_ends(tree: RolloutTree) -> None:
-    """A window is continued by the policy; nothing follows a failure."""
+    """A window is continued by the policy; nothing follows a failure, or a call without its result."""
     for node, (s, kids) in enumerate(zip(tree.segments, tree.children, strict=True)):
         where = f"tree {tree.task_id}, node {node} ({s.source})"
         if s.finish is Finish.WINDOW:
@@ -326,6 +327,8 @@ def _check_ends(tree: RolloutTree) -> None:
             _require(continued, f"{where}: cut after its window, but the policy does not continue it")
         if s.finish is Finish.ERROR:
             _require(not kids, f"{where}: something follows a failure of the infrastructure")
+        if s.is_policy and s.event is not None:
+            _require(not kids, f"{where}: it holds a call that got no result, and yet something follows")
 
 
 def _check_outcomes(tree: RolloutTree) -> None:

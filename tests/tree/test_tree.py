@@ -149,7 +149,8 @@ BROKEN = {
     "no version": (with_segment(1, version=-1), "node 1 .*version"),
     "version of a result": (with_segment(2, version=0), "node 2 .*version"),
     "result without event": (with_segment(2, event=None), "node 2 .*without its event"),
-    "event of the policy": (with_segment(1, event=call()), "node 1 .*where no call is answered"),
+    "event of the prompt": (with_segment(0, event=call()), "node 0 .*event in the prompt"),
+    "a result after no result": (with_segment(1, event=call()), "node 1 .*got no result"),
     "nothing sampled": (
         with_segment(3, tokens=np.empty(0, np.int32), logprobs=np.empty(0, F32), entropies=np.empty(0, F32)),
         "node 3 .*empty policy",
@@ -193,6 +194,11 @@ def test_validate_wants_one_baseline_per_root():
 def test_a_failure_may_have_no_tokens_and_must_have_no_reward():
     empty = {"tokens": np.empty(0, np.int32), "logprobs": np.empty(0, F32), "entropies": np.empty(0, F32)}
     with_reward(None, finish=Finish.ERROR, **empty).validate(total=3)
+
+
+def test_a_call_without_its_result_may_end_a_trajectory_and_is_counted():
+    tree = with_segment(4, event=call(), finish=Finish.LENGTH).validate(total=3)
+    assert tree.tool_calls == small_tree().tool_calls + 1
 
 
 def test_segments_compare_by_value():
