@@ -60,9 +60,9 @@ def policy(draw, parent: int, finish: Finish) -> Segment:
     values = [draw(st.lists(FLOATS, min_size=size, max_size=size)) for _ in range(2)]
     tokens = draw(st.lists(st.integers(0, 2**31 - 1), min_size=size, max_size=size))
     version = draw(st.integers(0, 2**40))
-    return segment(
-        tokens, Source.POLICY, parent, logprobs=values[0], entropies=values[1], finish=finish, version=version
-    )
+    event = draw(st.none() | events()) if finish in (Finish.LENGTH, Finish.ERROR) else None
+    options = {"finish": finish, "version": version, "event": event}
+    return segment(tokens, Source.POLICY, parent, logprobs=values[0], entropies=values[1], **options)
 
 
 @st.composite

@@ -1,1 +1,1 @@
-""""""
+"""Held-out evaluation and the intervals that go with every figure."""
