@@ -1,4 +1,4 @@
-"""A toy world for rollout tests: one token per character, a dialect of a few tags, tools that answer what they are told.
+"""A toy world for rollout tests: one token per character, a few tags, tools that answer what they are told.
 
 Prompt "question?"; calls `<s>query</s>` and `<p>code</p>`; result `{text}`; notice `!text!`; answer `[text]` and the
 end token `$`. Stop strings are four tokens long, so an entropy window can cut one in two.
@@ -136,7 +136,9 @@ def babble(prefix: tuple[int, ...], seed: int) -> Sequence[Scripted]:
     """A random policy: calls, repeated calls, malformed calls, answers, endless talk; a function of the seed."""
     luck = random.Random(seed)
     talk = "".join(luck.choice("abcde ") for _ in range(luck.randrange(0, 9)))
-    tail = luck.choice(["<s>q</s>", "<s>r</s>", "<p>1</p>", "</s>", "<p></p>", "[a]$", "$", "[b]" + "z" * 400, "y" * 400])
+    tail = luck.choice(
+        ["<s>q</s>", "<s>r</s>", "<p>1</p>", "</s>", "<p></p>", "[a]$", "$", "[b]" + "z" * 400, "y" * 400]
+    )
     return [Scripted(ord(char), -luck.random(), 2 * luck.random()) for char in talk + tail + "x" * 400 + "$"]
 
 

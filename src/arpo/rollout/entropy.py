@@ -1,0 +1,27 @@
+"""Entropy as a branching signal: means over windows and the normalised difference to the root's baseline.
+
+Everything is in nats and averaged, never summed, so a 5-token and a 20-token segment of equal per-token entropy give
+the same H. The tokens measured are the trajectory's own; nothing is sampled to be measured (look-ahead apart).
+"""
+
+import math
+
+import numpy as np
+
+from arpo.rollout.settings import EntropySettings
+
+
+def window_mean(entropy_T: np.ndarray, window: int) -> float:
+    """Mean entropy of the first `window` tokens of `entropy_T` (nats); NaN if there are none."""
+    head = np.asarray(entropy_T[:window], np.float64)
+    return float(head.mean()) if len(head) else math.nan
+
+
+def normaliser(settings: EntropySettings, vocab_size: int) -> float:
+    """What an entropy difference is divided by: ln V (its maximum), V (the paper's form) or 1. V >= 2."""
+    return {"ln_vocab": math.log(vocab_size), "vocab": float(vocab_size), "none": 1.0}[settings.normaliser]
+
+
+def delta(h_tool: float, h_root: float, settings: EntropySettings, vocab_size: int) -> float:
+    """(H_tool - H_root) / normaliser; NaN where one of them is not known."""
+    return (h_tool - h_root) / normaliser(settings, vocab_size)

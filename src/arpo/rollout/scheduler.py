@@ -1,0 +1,129 @@
+"""Rollouts of tasks: start-up checks, one group per task, many tasks at once.
+
+What happens inside a group is in `group`. An exception in any trajectory cancels everything else that was started here
+and is raised as it is.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any
+
+from arpo.engine.base import Capabilities, Engine
+from arpo.errors import ConfigError
+from arpo.protocol.base import Dialect
+from arpo.rollout.branching import needs_entropy
+from arpo.rollout.group import Group
+from arpo.rollout.settings import EntropySettings, NoBranching, RolloutSettings
+from arpo.task import Task
+from arpo.tools.toolbox import ToolBox
+from arpo.tree import RolloutTree
+
+SeedParts = tuple[str | int, ...]
+
+
+def check(
+    settings: RolloutSettings,
+    capabilities: Capabilities,
+    *,
+    entropy: EntropySettings | None = None,
+    vocab_size: int | None = None,
+    tools: Sequence[str] | None = None,
+) -> None:
+    """Refuse what could not work before anything is sampled. Raises ConfigError naming the key and the remedy."""
+    rule = settings.branching
+    if vocab_size is not None and vocab_size < 2:
+        raise ConfigError(f"a vocabulary of {vocab_size} tokens has no entropy; check the model and its tokenizer")
+    if isinstance(rule, NoBranching) or settings.initial == settings.total:
+        return
+    if needs_entropy(rule) and capabilities.entropy == "none":
+        raise ConfigError(
+            f'rollout.branching.type = "{rule.type}" needs entropies and the engine reports none; use an engine that '
+            'reports them, or set rollout.branching.type = "none" and rollout.initial = rollout.total'
+        )
+    if rule.lookahead and not needs_entropy(rule):
+        raise ConfigError(
+            f'rollout.branching.type = "{rule.type}" with entropy_weight = 0 ignores entropy, so lookahead = true '
+            "would throw tokens away for nothing; set rollout.branching.lookahead = false"
+        )
+    if tools is not None and not tools:
+        raise ConfigError(
+            f"without tools no branch can open, so the {settings.total - settings.initial} trajectories beyond "
+            "rollout.initial are unreachable; configure tools, or set rollout.initial = rollout.total"
+        )
+    if entropy is not None and rule.at == "state" and not rule.lookahead and entropy.min_tokens > 1:
+        raise ConfigError(
+            f'rollout.branching.at = "state" measures one token, so entropy.min_tokens = {entropy.min_tokens} is '
+            "never met; set it to 1, or set rollout.branching.lookahead = true"
+        )
+
+
+async def rollout(
+    task: Task,
+    *,
+    engine: Engine,
+    dialect: Dialect,
+    toolbox: ToolBox,
+    settings: RolloutSettings,
+    entropy: EntropySettings,
+    vocab_size: int,
+    seed_parts: SeedParts,
+) -> RolloutTree:
+    """The group of one task, validated: exactly `settings.total` trajectories.
+
+    Raises DataError if the prompt leaves no room in the engine's context, ConfigError as `check` does.
+    """
+    check(settings, engine.capabilities, entropy=entropy, vocab_size=vocab_size, tools=toolbox.names)
+    group = Group(task, engine, dialect, toolbox, settings, entropy, vocab_size, seed_parts)
+    return (await group.run()).validate(settings.total)
+
+
+async def rollout_many(
+    tasks: Sequence[Task],
+    *,
+    engine: Engine,
+    dialect: Dialect,
+    toolbox: ToolBox,
+    settings: RolloutSettings,
+    entropy: EntropySettings,
+    vocab_size: int,
+    seed_parts: SeedParts,
+) -> list[RolloutTree]:
+    """One tree per task, in order, `settings.concurrency` prompts in flight at once.
+
+    A task that stands in the list more than once gets other seeds each time.
+    """
+    gate = asyncio.Semaphore(settings.concurrency)
+
+    async def one(task: Task, seeds: SeedParts) -> RolloutTree:
+        async with gate:
+            return await rollout(
+                task,
+                engine=engine,
+                dialect=dialect,
+                toolbox=toolbox,
+                settings=settings,
+                entropy=entropy,
+                vocab_size=vocab_size,
+                seed_parts=seeds,
+            )
+
+    return await _together(one(task, seeds) for task, seeds in _seeded(tasks, seed_parts))
+
+
+def _seeded(tasks: Sequence[Task], seed_parts: SeedParts) -> Iterable[tuple[Task, SeedParts]]:
+    met: Counter[str] = Counter()
+    for task in tasks:
+        again = met[task.id]
+        met[task.id] += 1
+        yield task, (*seed_parts, "again", again) if again else seed_parts
+
+
+async def _together(coroutines: Iterable[Coroutine[Any, Any, RolloutTree]]) -> list[RolloutTree]:
+    """All results in order; the first failure cancels the rest and is raised itself."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(coroutine) for coroutine in coroutines]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in running]
