@@ -52,10 +52,10 @@ class OptimSettings(Frozen):
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = Field(0.0, ge=0)
     schedule: Literal["constant", "cosine"] = "constant"
-    """After the warm-up: stay at `lr`, or fall to 0 at the last step along half a cosine."""
+    """After the warm-up: stay at `lr`, or fall along half a cosine that would reach 0 one update after the last."""
 
     warmup_steps: int = Field(0, ge=0)
-    """Optimiser steps over which the rate rises linearly from lr / warmup_steps."""
+    """Updates over which the rate rises linearly from lr / warmup_steps."""
 
     max_grad_norm: float = Field(1.0, gt=0)
     """The gradient's Euclidean norm is scaled down to this."""

@@ -1,0 +1,318 @@
+"""The learner against a naive computation, and in every degenerate case."""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from arpo.credit import Credit, assign
+from arpo.credit.settings import CreditSettings
+from arpo.learn.settings import LossSettings, OptimSettings
+from arpo.learn.update import DivergenceError, Learner
+from arpo.tree import RolloutTree
+
+Maker = Callable[..., Any]
+
+
+def credits_of(trees: Sequence[RolloutTree], **settings: Any) -> list[Credit]:
+    return [assign(tree, CreditSettings(**settings)) for tree in trees]
+
+
+def learner(model: Any, loss: LossSettings | None = None, total: int = 10, **optim: Any) -> Learner:
+    reference = optim.pop("reference", None)
+    temperature = optim.pop("temperature", 1.0)
+    settings = OptimSettings(**{"lr": 0.01, "max_grad_norm": 1e9} | optim)
+    return Learner(
+        model, loss or LossSettings(), settings, total_updates=total, temperature=temperature, reference=reference
+    )
+
+
+def gradient(model: Any, trees: Sequence[RolloutTree], credits: Sequence[Credit], **kwargs: Any) -> torch.Tensor:
+    """The gradient of the update, as one vector."""
+    caught: list[torch.Tensor] = []
+    it = learner(model, **kwargs)
+    it.stepper.step = lambda _lr: caught.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    it.update(trees, credits)
+    it.stepper.clear()
+    return caught[0]
+
+
+def flat(model: Any) -> torch.Tensor:
+    return torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+
+
+def naive_loss(model: Any, trees: Sequence[RolloutTree], credits: Sequence[Credit], sequence_mean: bool) -> Any:
+    """One trajectory at a time, all logits, no batching, no trimming."""
+    means, total, weight = [], 0.0, 0.0
+    for tree, credit in zip(trees, credits, strict=True):
+        for path, values, weights in zip(tree.paths(), credit.values, credit.weights, strict=True):
+            logp = model(input_ids=torch.from_numpy(path.token_T[None].astype(np.int64))).logits[0].log_softmax(-1)
+            own_total, own_weight = 0.0, 0.0
+            for t in np.flatnonzero(path.policy_T):
+                place = path.nodes.index(path.node_T[t])
+                a, w = values[place], weights[place]
+                r = (logp[t - 1, path.token_T[t]] - float(path.logprob_T[t])).exp()
+                objective = torch.minimum(r * a, r.clamp(0.8, 1.2) * a)
+                objective = objective.clamp(min=3 * a) if a < 0 else objective
+                own_total, own_weight = own_total - w * objective, own_weight + w
+            means.append(own_total / own_weight)
+            total, weight = total + own_total, weight + own_weight
+    return sum(means) / len(means) if sequence_mean else total / weight
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
+@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("shift", [0.0, 0.4, -0.4])
+def test_loss_and_gradient_are_the_naive_ones(
+    tiny: Maker, forked: Maker, aggregation: str, average: bool, shift: float
+) -> None:
+    model = tiny(dtype=torch.float64)
+    trees = [forked((1.0, 0.0, 0.3), model, seed=seed, shift=shift) for seed in (1, 2)]
+    credits = credits_of(trees, type="soft", shared_prefix_average=average)
+    loss = naive_loss(model, trees, credits, aggregation == "sequence_mean")
+    loss.backward()
+    expected = torch.cat([p.grad.flatten() for p in model.parameters()])
+    model.zero_grad()
+    settings = LossSettings(aggregation=aggregation)
+    got = gradient(model, trees, credits, loss=settings, micro_tokens=20)
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-12)
+    assert learner(model, settings).update(trees, credits)["loss"] == pytest.approx(loss.item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
+def test_the_result_does_not_depend_on_the_micro_batch_size(tiny: Maker, forked: Maker, aggregation: str) -> None:
+    model = tiny(dtype=torch.float64)
+    trees = [forked((1.0, 0.0, 0.3), model, seed=seed, shift=0.1) for seed in (1, 2, 3)]
+    settings = LossSettings(aggregation=aggregation, kl=0.1, entropy_bonus=0.01)
+    runs, vectors = [], []
+    for micro_tokens in (1, 27, 10_000):
+        options: dict[str, Any] = {"micro_tokens": micro_tokens, "reference": tiny(5, torch.float64)}
+        vectors.append(gradient(model, trees, credits_of(trees), loss=settings, **options))
+        runs.append(learner(copy.deepcopy(model), settings, **options).update(trees, credits_of(trees)))
+    for vector, metrics in zip(vectors[1:], runs[1:], strict=True):
+        torch.testing.assert_close(vector, vectors[0], rtol=1e-9, atol=1e-13)
+        assert metrics == pytest.approx(runs[0], rel=1e-9, abs=1e-13)
+
+
+def test_soft_and_hard_have_equal_gradients_at_ratio_one_and_not_off_policy(tiny: Maker, forked: Maker) -> None:
+    model = tiny(dtype=torch.float64)
+    for shift, equal in ((0.0, True), (-0.3, False)):
+        trees = [forked((1.0, 0.0, 0.3), model, seed=1, shift=shift)]
+        soft, hard = (gradient(model, trees, credits_of(trees, type=name)) for name in ("soft", "hard"))
+        # the tree carries float32 log-probs, so the ratio is 1 to 1e-7 and the gradients agree to that
+        assert torch.allclose(soft, hard, rtol=1e-5, atol=1e-7) is equal
+
+
+def test_only_policy_positions_reach_the_head(tiny: Maker, forked: Maker) -> None:
+    model = tiny()
+    it, tree = learner(model, micro_tokens=30), forked(model=model)
+    seen: list[int] = []
+    model.get_output_embeddings().register_forward_hook(lambda _m, args, _out: seen.append(args[0].shape[0]))
+    metrics = it.update([tree], credits_of([tree]))
+    assert sum(seen) == 7 + 9 + 9 == metrics["num_tokens"]
+
+
+def test_ratio_is_one_at_the_sampling_temperature(tiny: Maker, forked: Maker) -> None:
+    model = tiny(dtype=torch.float64)
+    tree = forked(model=model)
+    again = learner(copy.deepcopy(model)).update([tree], credits_of([tree]))
+    assert again["ratio/mean"] == pytest.approx(1.0, abs=1e-6)
+    assert again["kl/sampler"] == pytest.approx(0.0, abs=1e-10)
+    with torch.no_grad():  # the tied embedding is the head: logits double, and temperature 2 halves them again
+        model.get_output_embeddings().weight.mul_(2)
+        model.get_input_embeddings().weight = torch.nn.Parameter(model.get_input_embeddings().weight / 2)
+    assert learner(model, temperature=2.0).update([tree], credits_of([tree]))["ratio/mean"] == pytest.approx(1.0)
+
+
+def test_training_raises_the_probability_of_what_was_rewarded(tiny: Maker, forked: Maker) -> None:
+    model = tiny()
+    tree = forked((1.0, 0.0, 0.0), model)
+    before = [p.logprob_T.sum() for p in tree.paths()]
+    it = learner(model, lr=0.003)
+    for _ in range(5):
+        it.update([tree], credits_of([tree]))
+    after = [p.logprob_T.sum() for p in forked((1.0, 0.0, 0.0), model).paths()]
+    assert after[0] > before[0] + 0.1
+    assert after[2] < before[2] - 0.1
+
+
+def test_groups_without_signal_count_for_nothing(tiny: Maker, forked: Maker) -> None:
+    model = tiny(dtype=torch.float64)
+    signal = forked((1.0, 0.0, 0.0), model, seed=1)
+    silent = [forked((0.5, 0.5, 0.5), model, seed=2), forked((None, None, None), model, seed=3)]
+    alone = gradient(model, [signal], credits_of([signal]))
+    together = gradient(model, [signal, *silent], credits_of([signal, *silent]))
+    assert torch.equal(alone, together)
+
+
+def test_a_trajectory_without_a_reward_changes_nothing_for_the_others(tiny: Maker, forked: Maker) -> None:
+    """Like a rollout in which it had never been."""
+    model = tiny(dtype=torch.float64)
+    tree = forked((1.0, None, 0.0), model)
+    pruned = RolloutTree(
+        tree.task_id,
+        tree.segments[:4] + tree.segments[5:],
+        (3, 4),
+        outcomes=(tree.outcomes[0], tree.outcomes[2]),
+    ).validate(2)
+    settings = {"type": "hard", "shared_prefix_average": True}
+    got = gradient(model, [tree], credits_of([tree], **settings))
+    expected = gradient(model, [pruned], credits_of([pruned], **settings))
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("rewards", [(0.5, 0.5, 0.5), (None, None, None), (None, 1.0, None)])
+def test_an_update_without_any_signal_makes_no_step(tiny: Maker, forked: Maker, rewards: Any) -> None:
+    model = tiny()
+    it = learner(model, weight_decay=0.1)
+    before = flat(model)
+    metrics = it.update([forked(rewards)], credits_of([forked(rewards)]))
+    assert torch.equal(flat(model), before)
+    assert it.stepper.optimizer.state == {}
+    assert metrics == {
+        "loss": 0, "grad_norm": 0, "lr": 0.01, "num_tokens": 0, "num_trajectories": 0, "num_groups": 0
+    }  # fmt: skip
+    assert it.updates == 1
+    assert it.update([], [])["num_groups"] == 0
+
+
+def test_kl_acts_on_groups_without_variance(tiny: Maker, forked: Maker) -> None:
+    model, tree = tiny(), forked((0.5, 0.5, 0.5))
+    it = learner(model, LossSettings(kl=1.0), reference=tiny(7), lr=0.003)
+    first = it.update([tree], credits_of([tree]))["kl"]
+    for _ in range(5):
+        last = it.update([tree], credits_of([tree]))["kl"]
+    assert 0 < last < 0.8 * first
+
+
+def test_the_reference_stays_what_it_was(tiny: Maker, forked: Maker) -> None:
+    model, reference, tree = tiny(), tiny(7), forked()
+    before = flat(reference)
+    learner(model, LossSettings(kl=1.0), reference=reference).update([tree], credits_of([tree]))
+    assert torch.equal(flat(reference), before)
+    assert all(p.grad is None for p in reference.parameters())
+
+
+def test_kl_needs_a_reference(tiny: Maker) -> None:
+    with pytest.raises(ValueError, match="give the learner a reference model"):
+        learner(tiny(), LossSettings(kl=0.1))
+
+
+def broken_by_weights(model: Any) -> None:
+    with torch.no_grad():
+        model.model.layers[0].mlp.down_proj.weight[0, 0] = torch.nan
+
+
+def broken_by_gradient(model: Any) -> None:
+    model.model.layers[0].mlp.down_proj.weight.register_hook(lambda grad: grad * torch.inf)
+
+
+@pytest.mark.parametrize(("breaks", "what"), [(broken_by_weights, "loss"), (broken_by_gradient, "gradient")])
+def test_divergence_names_the_update_and_the_tasks_and_touches_nothing(
+    tiny: Maker, forked: Maker, breaks: Callable[[Any], None], what: str
+) -> None:
+    model = tiny()
+    it = learner(model)
+    trees = [forked(model=model, seed=seed) for seed in (4, 6)]
+    it.update(trees, credits_of(trees))
+    breaks(model)
+    weights, state = flat(model), copy.deepcopy(it.state_dict())
+    message = rf"update 2: the {what} is not finite \(tasks task-4, task-6\)"
+    with pytest.raises(DivergenceError, match=message):
+        it.update(trees, credits_of(trees))
+    torch.testing.assert_close(flat(model), weights, rtol=0, atol=0, equal_nan=True)
+    assert all(p.grad is None for p in model.parameters())
+    torch.testing.assert_close(it.state_dict(), state, rtol=0, atol=0)
+
+
+def test_only_the_tasks_with_a_broken_loss_are_named(tiny: Maker, forked: Maker) -> None:
+    model = tiny()
+    trees = [forked(model=model, seed=seed) for seed in (4, 6)]
+    credits = credits_of(trees)
+    credits[1].values[2][1] = np.inf
+    with pytest.raises(DivergenceError, match=r"\(tasks task-6\)"):
+        learner(model).update(trees, credits)
+
+
+def test_gradient_clipping_bounds_the_norm_and_reports_the_raw_one(tiny: Maker, forked: Maker) -> None:
+    model = tiny(dtype=torch.float64)
+    trees = [forked(model=model)]
+    raw = gradient(model, trees, credits_of(trees))
+    clipped = gradient(model, trees, credits_of(trees), max_grad_norm=0.01)
+    assert clipped.norm().item() == pytest.approx(0.01, rel=1e-3)
+    torch.testing.assert_close(clipped / clipped.norm(), raw / raw.norm())
+    metrics = learner(model, max_grad_norm=0.01).update(trees, credits_of(trees))
+    assert metrics["grad_norm"] == pytest.approx(raw.norm().item())
+
+
+def test_gradient_checkpointing_changes_nothing_and_silences_dropout(tiny: Maker, forked: Maker) -> None:
+    model = tiny(dtype=torch.float64)
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = 0.5
+    trees = [forked(model=model)]
+    plain = gradient(model, trees, credits_of(trees))
+    saved = gradient(model, trees, credits_of(trees), gradient_checkpointing=True)
+    torch.testing.assert_close(saved, plain, rtol=1e-12, atol=1e-15)
+    assert not model.training
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_resumed_learner_continues_to_the_bit(tiny: Maker, forked: Maker, tmp_path: Any, dtype: torch.dtype) -> None:
+    trees = [forked(seed=seed) for seed in range(3)]
+    options: dict[str, Any] = {"schedule": "cosine", "warmup_steps": 2, "total": 6}
+    straight = learner(tiny(dtype=dtype), **options)
+    first = learner(tiny(dtype=dtype), **options)
+    for it in (straight, first):
+        for tree in trees[:2]:
+            it.update([tree], credits_of([tree]))
+    torch.save(first.state_dict(), tmp_path / "state.pt")
+    second = learner(tiny(seed=3, dtype=dtype), **options)
+    second.model.load_state_dict(first.model.state_dict())
+    second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for it in (straight, second):
+        it.update([trees[2]], credits_of([trees[2]]))
+    assert torch.equal(flat(straight.model), flat(second.model))
+    assert straight.updates == second.updates == 3
+
+
+def test_half_precision_weights_keep_steps_smaller_than_their_last_bit(tiny: Maker, forked: Maker) -> None:
+    model, tree = tiny(dtype=torch.bfloat16), forked()
+    it = learner(model, lr=1e-5)
+    weight = model.model.layers[0].mlp.up_proj.weight
+    start = weight.detach().float().clone()
+    for _ in range(40):
+        it.update([tree], credits_of([tree]))
+    master = next(m for w, m in zip(it.stepper.weights, it.stepper.masters, strict=True) if w is weight)
+    assert (master - start).abs().median() > 1e-4  # forty steps of about 1e-5 have added up
+    assert torch.equal(weight, master.to(torch.bfloat16))
+    assert not torch.equal(weight.float(), start)
+
+
+def test_state_of_another_precision_is_refused(tiny: Maker) -> None:
+    state = learner(tiny(dtype=torch.bfloat16)).state_dict()
+    with pytest.raises(ValueError, match="another precision"):
+        learner(tiny()).load_state_dict(state)
+
+
+GOLDEN = {
+    "loss": 0.1899064660683648,
+    "grad_norm": 1.2953485529163105,
+    "entropy": 1.7615162851379034,
+    "ratio/mean": 0.454899416896996,
+    "kl/sampler": 5.3266617257679485,
+    "clip_ratio/high": 2 / 41,
+}
+
+
+def test_golden_figures(tiny: Maker, forked: Maker) -> None:
+    """A model and trees made without random numbers of torch: the figures hold on every machine."""
+    model = tiny(dtype=torch.float64)
+    with torch.no_grad():
+        for n, p in enumerate(model.parameters()):
+            p.copy_(torch.sin(torch.arange(p.numel(), dtype=torch.float64) * (0.7 + 0.1 * n)).reshape(p.shape))
+    trees = [forked((1.0, 0.0, 0.3), seed=1), forked((0.0, 1.0, None), seed=2)]
+    metrics = learner(model).update(trees, credits_of(trees, type="hard"))
+    assert {name: metrics[name] for name in GOLDEN} == pytest.approx(GOLDEN, rel=1e-6)
