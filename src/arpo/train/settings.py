@@ -1,12 +1,9 @@
 """What a run is called, how long it trains and when it saves and looks: the configuration of the train room."""
 
-from typing import Literal
-
 from pydantic import Field, model_validator
 
 from arpo.settings import Frozen
-
-Tracker = Literal["trackio", "wandb", "tensorboard"]
+from arpo.train.trackers import TrackerName
 
 
 class RunSettings(Frozen):
@@ -47,8 +44,8 @@ class TrainSettings(Frozen):
     max_seconds: float | None = Field(None, gt=0)
     """Stop after the step that ends past this time; None: no limit."""
 
-    checkpoint_every: int | None = Field(1, ge=1)
-    """Steps between checkpoints; None: at the end alone. What lies between two is lost when the process is killed."""
+    checkpoint_every: int = Field(1, ge=1)
+    """Steps between checkpoints (the last step always has one). What lies between two is lost in a crash."""
 
     keep_checkpoints: int = Field(2, ge=1)
     """Newest checkpoints kept; with 2 the second stands in when the newest proves corrupt."""
@@ -59,7 +56,7 @@ class TrainSettings(Frozen):
     resample_flat: bool = False
     """Draw fresh prompts for groups whose trajectories all earned the same: such a group has no gradient."""
 
-    trackers: tuple[Tracker, ...] = ()
+    trackers: tuple[TrackerName, ...] = ()
     """Where metrics go besides metrics.jsonl and the console."""
 
     @model_validator(mode="after")
