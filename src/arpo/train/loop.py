@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from arpo.credit.base import Credit
 from arpo.credit.base import get as get_credit
 from arpo.credit.settings import CreditSettings
 from arpo.data.trees import write_trees
@@ -82,7 +81,13 @@ def train(setup: Setup, plan: Plan, folder: RunFolder, reporter: Reporter) -> Tr
     """Train until the first budget of `plan.train` is used up. Continues where `folder` stands."""
     if not setup.tasks:
         raise DataError("no training tasks: check data.* in the config")
-    check(plan.rollout, setup.engine.capabilities)
+    check(
+        plan.rollout,
+        setup.engine.capabilities,
+        entropy=plan.entropy,
+        vocab_size=setup.vocab_size,
+        tools=setup.toolbox.names,
+    )
     loop = _Loop(setup, plan, folder, reporter)
     with asyncio.Runner() as runner, graceful(reporter.say) as stop:
         return runner.run(loop.run(stop))
@@ -128,7 +133,7 @@ class _Loop:
         begin, number = time.monotonic(), self.position.step + 1
         trees, useful, cursor = await self._collect(number)
         generated = time.monotonic()
-        row = self._update(number, useful)
+        row = self._update(useful)
         await self.setup.engine.publish(self.setup.model, number)
         updated = time.monotonic()
         with storage(self.folder.rollouts):
@@ -151,7 +156,7 @@ class _Loop:
         self.reporter.step(row, min(self._done(), 1.0))
 
     async def _collect(self, step: int) -> tuple[list[RolloutTree], list[RolloutTree], int]:
-        """Scored trees of this step, those with a signal, and the task cursor after them."""
+        """Scored trees of this step, those that the update gets, and the task cursor after them."""
         wanted, cursor = self.plan.train.prompts, self.position.cursor
         trees: list[RolloutTree] = []
         useful: list[RolloutTree] = []
@@ -176,7 +181,7 @@ class _Loop:
             useful += [tree for tree in scored if has_signal(tree)]
             if len(useful) >= wanted:
                 break
-        return trees, useful[:wanted], cursor
+        return trees, useful[:wanted] if self.plan.train.resample_flat else trees, cursor
 
     def _task(self, cursor: int) -> Task:
         """Tasks in a fresh order every epoch."""
@@ -184,18 +189,16 @@ class _Loop:
         order = np.random.default_rng(derive(self.plan.seed, "order", epoch)).permutation(len(self.setup.tasks))
         return self.setup.tasks[int(order[place])]
 
-    def _update(self, step: int, trees: Sequence[RolloutTree]) -> dict[str, float]:
+    def _update(self, trees: Sequence[RolloutTree]) -> dict[str, float]:
         """One optimiser step per mini-batch of prompts; metrics averaged over them."""
-        credits: list[Credit] = [self.credit(tree, self.plan.credit) for tree in trees]
-        size = self.plan.train.mini_batch or max(len(trees), 1)
-        rows = [
-            self.setup.learner.update(trees[i : i + size], credits[i : i + size], step=step)
-            for i in range(0, len(trees), size)
-        ]
-        return {name: mean([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+        credits = [self.credit(tree, self.plan.credit) for tree in trees]
+        size = self.plan.train.mini_batch or self.plan.train.prompts
+        starts = range(0, max(len(trees), 1), size)  # without any tree one empty update: the schedule goes on
+        rows = [self.setup.learner.update(trees[i : i + size], credits[i : i + size]) for i in starts]
+        names = {name: name for row in rows for name in row} | {"num_tokens": "update/num_tokens"}
+        return {shown: mean([row[name] for row in rows if name in row]) for name, shown in names.items()}
 
     def _save(self) -> int:
-        begin = time.monotonic()
-        save(self.folder.checkpoints, self.position, self.setup, self.plan.train.keep_checkpoints, self.reporter.warn)
-        self.position = self.position.plus_saving(time.monotonic() - begin)
+        setup, keep = self.setup, self.plan.train.keep_checkpoints
+        save(self.folder.checkpoints, self.position, setup.model, setup.tokenizer, setup.learner, keep)
         return self.position.step

@@ -1,0 +1,169 @@
+"""The main job, end to end: a cold start, GRPO and ARPO from it at equal token budgets, and a report.
+
+It only runs this package's own commands, one process of one thread per core, and prints them, so that every figure of
+the report can be made again by hand:
+
+    cold start   `arpo sft --pocket` (or the packaged result of that command)
+    measure      `arpo eval` of the cold start and of the clean reference
+    train        `arpo train` twice, side by side: the same settings but for branching and credit
+    measure      `arpo eval` of both results on the same held-out questions
+
+What is done is not done again: `arpo demo --resume` goes on where an interrupted demo stopped.
+"""
+
+import importlib.resources
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from arpo.errors import ArpoError, ConfigError
+from arpo.evaluate.store import FIGURES
+from arpo.train.progress import Reporter
+
+GRPO = ("rollout.branching.type=none", "rollout.initial=8", "credit.type=grpo")
+"""What makes ARPO's configuration GRPO's: the whole group starts from the prompt, nothing is kept for branches."""
+PACKAGED = {"cold_start": "pocket", "clean_cold_start": "pocket-clean"}
+TRAINED = ("grpo", "arpo")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command of the demo. It is not run if `done` exists."""
+
+    name: str
+    arguments: tuple[str, ...]
+    done: Path
+
+
+class JobError(ArpoError):
+    """A command of the demo failed."""
+
+
+def run(
+    out: Path, *, from_scratch: bool = False, overwrite: bool = False, resume: bool = False, quiet: bool = False
+) -> int:
+    """Run the demo in the folder `out`; the exit code.
+
+    Raises ConfigError if `out` exists and neither flag is given, JobError if a command fails.
+    """
+    begin = time.monotonic()
+    _claim(out, overwrite=overwrite, resume=resume)
+    with Reporter("demo", quiet=quiet) as reporter:
+        policies = _cold_start(out, reporter) if from_scratch else PACKAGED
+        code = _run([_evaluation(out, name, policy) for name, policy in policies.items()], reporter)
+        code = code or _run([_training(out, name, policies["cold_start"]) for name in TRAINED], reporter)
+        if code:
+            reporter.warn(f"stopped; go on with: arpo demo --resume --out {out}")
+            return code
+        code = _run([_evaluation(out, name, str(_newest(out / name))) for name in TRAINED], reporter)
+        if code:
+            return code
+        from arpo.view.experiment import write
+
+        summary = write(out, seconds=time.monotonic() - begin)
+        for name in ("cold_start", *TRAINED):
+            found = summary[name]
+            low, high = found["ci95"]
+            reporter.say(f"{name}: held-out accuracy {found['heldout_accuracy']:.3f} [{low:.3f}, {high:.3f}]")
+        reporter.say(f"report: {out / 'report.html'} ({time.monotonic() - begin:.0f} s)")
+    return 0
+
+
+def _claim(out: Path, *, overwrite: bool, resume: bool) -> None:
+    """Make the folder, or decide what happens to one that is there."""
+    marker = out / "demo.toml"
+    if out.exists() and any(out.iterdir()):
+        if not (overwrite or resume):
+            raise ConfigError(
+                f"{out} exists: go on with --resume, replace it with --overwrite, or choose another --out"
+            )
+        if not marker.exists():
+            raise ConfigError(f"{out} exists and is no demo's folder; it is left alone, choose another --out")
+        if overwrite:
+            shutil.rmtree(out)
+    out.mkdir(parents=True, exist_ok=True)
+    marker.write_bytes((importlib.resources.files("arpo") / "assets" / "demo.toml").read_bytes())
+
+
+def _cold_start(out: Path, reporter: Reporter) -> Mapping[str, str]:
+    """Both cold starts made here, on all cores."""
+    from arpo.train.cold_start import CLEAN, VARIED, cold_start_pocket
+
+    folder = out / "cold_start"
+    if not (folder / VARIED).exists():
+        reporter.say("cold start from random weights: expert demonstrations, then varied strategies")
+        cold_start_pocket(folder)
+    return {"cold_start": str(folder / VARIED), "clean_cold_start": str(folder / CLEAN)}
+
+
+def _evaluation(out: Path, name: str, policy: str) -> Job:
+    folder = out / "evaluations" / name
+    arguments = ("eval", str(out / "demo.toml"), "--model", policy, "--out", str(folder), "--quiet")
+    return Job(f"eval {name}", arguments, folder / FIGURES)
+
+
+def _training(out: Path, name: str, start: str) -> Job:
+    changes = (f"run.out={out}", f"run.name={name}", *(GRPO if name == "grpo" else ()))
+    arguments = ("train", str(out / "demo.toml"), "--model", start, *changes, "--resume")
+    return Job(name, arguments, out / name / "finished")
+
+
+def _newest(run_folder: Path) -> Path:
+    """The last checkpoint of a finished run."""
+    from arpo.learn.checkpoint import load_latest
+
+    found = load_latest(run_folder / "checkpoints")
+    if found is None:
+        raise JobError(f"{run_folder} holds no checkpoint although its training ended; start over with --overwrite")
+    return found[1]
+
+
+def _run(jobs: Sequence[Job], reporter: Reporter) -> int:
+    """Run commands side by side, their output passed on; the first non-zero code of those that were interrupted."""
+    running = []
+    for job in jobs:
+        if not job.done.exists():
+            reporter.say(f"$ arpo {shlex.join(job.arguments)}")
+            running.append((job, _start(job, reporter)))
+    codes = [_wait(process) for _, process in running]
+    for (job, _), code in zip(running, codes, strict=True):
+        if code not in (0, 75, 130):
+            raise JobError(f"`arpo {shlex.join(job.arguments)}` failed with exit code {code}; its message stands above")
+        if code == 0 and job.done.name == "finished":
+            job.done.touch()
+    return next((code for code in codes if code), 0)
+
+
+def _start(job: Job, reporter: Reporter) -> subprocess.Popen[str]:
+    """A child with one thread, whose lines are passed on as they come. It gets the terminal's Ctrl-C by itself."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "arpo", *job.arguments],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    threading.Thread(target=_pass_on, args=(process, reporter), daemon=True).start()
+    return process
+
+
+def _pass_on(process: subprocess.Popen[str], reporter: Reporter) -> None:
+    for line in process.stderr or ():
+        reporter.console.print(line.rstrip(), markup=False)
+
+
+def _wait(process: subprocess.Popen[str]) -> int:
+    """The exit code; a Ctrl-C here is the child's too, which finishes its step and saves."""
+    while True:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            continue
+        return 128 - code if code < 0 else code
