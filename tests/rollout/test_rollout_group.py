@@ -458,7 +458,7 @@ async def test_a_task_met_twice_draws_twice() -> None:
         seed_parts=("s",),
     )
     assert texts(trees[0]) != texts(trees[1])
-    assert trees[0].meta == {"family": "lookup", "question": "why?", "answer": "42"}
+    assert trees[0].meta == {"family": "lookup", "question": "why?", "gold": "42"}
 
 
 async def test_greedy_single_trajectory() -> None:

@@ -67,7 +67,8 @@ def _decision(point: Point, marks: Mapping[int, int]) -> Decision:
 
 def _meta(task: Task) -> dict[str, str]:
     """What people want to read beside a tree."""
-    return {**task.provenance, "question": task.question, "answer": " | ".join(task.answers)}
+    gold = {"gold": " | ".join(task.answers)} if task.answers else {}
+    return {**task.provenance, "question": task.question, **gold}
 
 
 def assemble(
