@@ -3,6 +3,8 @@
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    GemmaConfig,
+    GemmaForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -47,6 +49,8 @@ def tiny(kind, vocab=258, **changes):
         ).eval()
     if kind == "qwen2":
         return Qwen2ForCausalLM(Qwen2Config(**common, **{**dense, **changes})).eval()
+    if kind == "gemma":
+        return GemmaForCausalLM(GemmaConfig(**common, **{**dense, "head_dim": 16, **changes})).eval()
     if kind == "llama":
         return LlamaForCausalLM(LlamaConfig(**common, **{**dense, **changes})).eval()
     small = {"n_embd": 48, "n_layer": 2, "n_head": 4, "n_positions": 256, "initializer_range": 0.2}

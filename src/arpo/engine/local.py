@@ -1,0 +1,282 @@
+"""Sampling from a transformers model on this machine: an async engine around a synchronous step loop.
+
+One asyncio task steps while work is pending and yields to the event loop after every step, so tool calls and new
+requests are served between two tokens. There are no threads: what runs together is a function of the order of arrival
+alone, and every token's draw is a function of its path's seed, so a run repeats itself.
+
+A version of the weights holds for whole segments: `publish` lets the running ones end and keeps the waiting ones back
+until the new weights are in. The engine may share its module with a learner, who changes it in place; publishing the
+same module then costs a version number and the cached prefixes. Nothing may be sampled between the change and its
+publication.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from arpo.engine.base import Capabilities, SampleParams
+from arpo.engine.batching import Batcher, Row, frozen
+from arpo.engine.fused import FusedForward, can_fuse
+from arpo.engine.kv import SlotStore
+from arpo.engine.models import load_policy
+from arpo.engine.settings import EngineSettings
+from arpo.engine.stats import EngineStats
+from arpo.engine.stock import Forward, StockForward, check_attention, text_config
+from arpo.engine.stopping import Stopper
+from arpo.errors import ArpoError
+from arpo.tree import Finish, Segment
+
+_SMALL = 32_000_000
+"""Parameters below which a second copy of the weights is cheap and the fused pass pays."""
+_MASK = (1 << 64) - 1
+
+
+def make_engine(model: Any, tokenizer: Any, settings: EngineSettings) -> "LocalEngine":
+    """The engine that the settings describe."""
+    return LocalEngine(model, tokenizer, **settings.model_dump(exclude={"type"}))
+
+
+class LocalEngine:
+    """Implements `arpo.engine.base.Engine` for a causal LM and its tokenizer; see EngineSettings for the options."""
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        max_batch: int = 256,
+        max_cached_tokens: int = 1 << 18,
+        prefill_tokens: int = 4096,
+        max_context: int | None = None,
+        prefix_reuse: bool = True,
+        fused: bool | None = None,
+    ) -> None:
+        """Raises ArpoError if the model's layers cannot be cached this way."""
+        self._model, self._tokenizer = model, tokenizer
+        self._context = _context(model, max_context, max_cached_tokens)
+        self._store = SlotStore(model.device)
+        self._stopper = Stopper(self._decode, range(len(tokenizer)))
+        self._forward = self._pick_forward(fused)
+        self._batcher = Batcher(
+            self._forward,
+            self._store,
+            self._stopper,
+            max_batch=max_batch,
+            max_cached_tokens=max_cached_tokens,
+            prefill_tokens=prefill_tokens,
+            prefix_reuse=prefix_reuse,
+        )
+        self._end_tokens = _end_tokens(model, tokenizer)
+        self._vocabulary = model.get_input_embeddings().weight.shape[0]
+        self._version = 0
+        self._task: asyncio.Task[None] | None = None
+        self._drained: list[asyncio.Future[None]] = []
+        self.capabilities = Capabilities(
+            entropy="exact", prefix_reuse=prefix_reuse, weight_update=True, max_context=self._context
+        )
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def stats(self) -> EngineStats:
+        """Counters since the engine was built or `stats` was last set."""
+        return self._batcher.stats
+
+    @stats.setter
+    def stats(self, stats: EngineStats) -> None:
+        self._batcher.stats = stats
+
+    async def sample(self, tokens: Sequence[int], params: SampleParams, seed: int) -> Segment:
+        """Continue `tokens`; ends with LENGTH at `max_tokens` or at the end of the context.
+
+        Raises ArpoError for a prefix that is empty, does not fit the context or holds ids outside the vocabulary.
+        Cancelling the call frees its place at once.
+        """
+        row = self._row(tokens, params, seed)
+        self._batcher.waiting.append(row)
+        self._wake()
+        try:
+            return await row.future
+        except asyncio.CancelledError:
+            self._batcher.remove(row)
+            raise
+
+    async def publish(self, weights: Any, version: int) -> None:
+        """Sample from `weights` from now on: a state dict, another module (copied), or this engine's own module.
+
+        Running segments end on the old weights first. Raises ArpoError if the weights do not fit.
+        """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._drained.append(done)
+        try:
+            if self._batcher.running:
+                await done
+            self._replace(weights)
+            self._version = version
+        finally:
+            self._drained.remove(done)
+            self._wake()
+
+    def save(self, folder: Path) -> None:
+        """Write model and tokenizer in Hugging Face layout."""
+        self._model.save_pretrained(folder)
+        self._tokenizer.save_pretrained(folder)
+
+    def load(self, folder: Path) -> None:
+        """Take the weights of a folder that `save` wrote; counts as one more version."""
+        if self._batcher.running:
+            raise RuntimeError("load while sequences run; await them first")
+        model, _ = load_policy(folder, dtype=str(self._model.dtype).removeprefix("torch."), device="cpu")
+        self._replace(model)
+        self._version += 1
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def _row(self, tokens: Sequence[int], params: SampleParams, seed: int) -> Row:
+        prefix = np.asarray(tokens, np.int64)
+        self._check(prefix, params)
+        ends = frozen(params.end_tokens) or self._end_tokens
+        return Row(
+            tokens=prefix.tolist(),
+            start=len(prefix),
+            params=params,
+            seed=seed & _MASK,
+            limit=min(len(prefix) + params.max_tokens, self._context),
+            ends=ends,
+            halting=ends | self._stopper.may_end(params.stop),
+            future=asyncio.get_running_loop().create_future(),
+        )
+
+    def _check(self, prefix: np.ndarray, params: SampleParams) -> None:
+        if params.max_tokens < 1:
+            raise ValueError(f"max_tokens is {params.max_tokens}; at least one token must be asked for")
+        if not len(prefix):
+            raise ArpoError("an empty prefix cannot be continued; the prompt must hold at least one token")
+        if len(prefix) >= self._context:
+            raise ArpoError(
+                f"a prefix of {len(prefix)} tokens leaves no room in the context of {self._context}; shorten the "
+                "prompt or the tool results, or raise engine.max_context and engine.max_cached_tokens"
+            )
+        if prefix.min() < 0 or prefix.max() >= self._vocabulary:
+            raise ArpoError(
+                f"the prefix holds token ids from {prefix.min()} to {prefix.max()}, the model knows 0 to "
+                f"{self._vocabulary - 1}; it was encoded by another tokenizer"
+            )
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    # --- the loop ------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if self._batcher.waiting and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task.add_done_callback(self._stopped)
+
+    async def _run(self) -> None:
+        while self._batcher.running or (self._batcher.waiting and not self._drained):
+            started = time.perf_counter()
+            with self._inference():
+                over = self._batcher.step(admit=not self._drained)
+            self.stats.steps += 1
+            self.stats.seconds += time.perf_counter() - started
+            self._answer(over)
+            await asyncio.sleep(0)
+
+    def _answer(self, over: Sequence[tuple[Row, Finish]]) -> None:
+        for row, finish in over:
+            if not row.future.done():
+                row.future.set_result(row.segment(finish, self._version))
+        if not self._batcher.running:
+            self._release()
+
+    def _release(self) -> None:
+        """Wake whoever waits for the running rows to end."""
+        for waiter in self._drained:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        """The loop has ended: out of work, or it broke, and then every caller must hear of it."""
+        if task.cancelled():
+            for row in self._batcher.reset():
+                row.future.cancel()
+        elif (error := task.exception()) is not None:
+            for row in self._batcher.reset():
+                if not row.future.done():
+                    row.future.set_exception(error)
+        if not self._batcher.running:
+            self._release()
+
+    @contextmanager
+    def _inference(self) -> Iterator[None]:
+        """No gradients and no dropout; a module that a learner has in train mode gets it back that way."""
+        training = self._model.training
+        if training:
+            self._model.eval()
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            if training:
+                self._model.train()
+
+    # --- weights -------------------------------------------------------------------------------------------------
+
+    def _pick_forward(self, fused: bool | None) -> Forward:
+        possible = can_fuse(self._model)
+        if fused and not possible:
+            raise ArpoError(f"engine.fused = true, but {type(self._model).__name__} has no fused pass; leave it out")
+        if fused or (fused is None and possible and self._model.num_parameters() < _SMALL):
+            return FusedForward(self._model, self._store, self._context)
+        return StockForward(self._model, self._store)
+
+    def _replace(self, weights: Any) -> None:
+        if weights is not self._model:
+            state = weights if isinstance(weights, Mapping) else weights.state_dict()
+            _check_state(self._model, state)
+            self._model.load_state_dict(state)
+        self._forward.refresh()
+        self._store.forget()
+
+
+def _check_state(model: Any, state: Mapping[str, torch.Tensor]) -> None:
+    """Refuse a state dict before any of it is copied."""
+    own = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    new = {name: tuple(value.shape) for name, value in state.items()}
+    wrong = sorted(name for name in own.keys() | new.keys() if own.get(name) != new.get(name))
+    if wrong:
+        name = wrong[0]
+        raise ArpoError(
+            f"the published weights do not fit {type(model).__name__}: {len(wrong)} tensors differ, {name!r} is "
+            f"{new.get(name, 'missing')} there and {own.get(name, 'unknown')} here"
+        )
+
+
+def _context(model: Any, asked: int | None, cached: int) -> int:
+    """Longest sequence: of the model, of the option, and of a cache that must hold it."""
+    known = getattr(text_config(model), "max_position_embeddings", None)
+    context = min(value for value in (known, asked, cached) if value is not None)
+    check_attention(model, context)
+    return context
+
+
+def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
+    """End-of-sequence ids of the generation config, the model's config and the tokenizer."""
+    found: set[int] = set()
+    for value in (
+        getattr(model.generation_config, "eos_token_id", None),
+        model.config.eos_token_id,
+        tokenizer.eos_token_id,
+    ):
+        if value is not None:
+            found.update(value if isinstance(value, Sequence) else [value])
+    return frozen(found)
