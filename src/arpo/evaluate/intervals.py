@@ -8,6 +8,7 @@ Suffixes: Q questions, B bootstrap draws.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import sqrt
 from statistics import NormalDist
 from typing import NamedTuple
@@ -25,7 +26,8 @@ class Interval(NamedTuple):
     high: float
 
 
-class Difference(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Difference:
     """`value` = mean of the second minus mean of the first, with its interval."""
 
     value: float
