@@ -1,1 +1,1 @@
-""""""
+"""What a trajectory is worth: answers compared, format checked, parts added up."""

@@ -1,0 +1,69 @@
+"""From a rollout tree to what each of its trajectories is worth.
+
+Hierarchical: a malformed trajectory gets the format penalty, whatever it answers; a well-formed wrong one 0; a right
+one its accuracy plus bonuses. Only tokens that the policy sampled are read, so nothing a page says can be an answer or
+mend a format; and what counts as a use of a tool is that it was *executed*, not that it was asked for. A trajectory
+that the infrastructure broke has no reward at all: 0 would be a lesson about nothing.
+"""
+
+from collections.abc import Sequence
+
+from arpo.protocol.base import Dialect
+from arpo.reward.answers import Comparison, best_score
+from arpo.reward.settings import RewardSettings
+from arpo.task import Task
+from arpo.tree import Finish, Outcome, RolloutTree, Segment, ToolEvent
+
+INFRA_ERROR = "infra_error"
+
+
+def score(tree: RolloutTree, task: Task, dialect: Dialect, settings: RewardSettings) -> tuple[Outcome, ...]:
+    """One outcome per leaf. The reward is the sum of its parts:
+
+    `accuracy` (0 if malformed), `success`, `multi_tool`, `format` (the penalty, or 0), `tool_cost` and `redundant`
+    (both <= 0). A broken trajectory has neither reward nor parts.
+    """
+    return tuple(_outcome(_segments(tree, leaf), task, dialect, settings) for leaf in tree.leaves)
+
+
+def _outcome(segments: Sequence[Segment], task: Task, dialect: Dialect, settings: RewardSettings) -> Outcome:
+    events = [segment.event for segment in segments if segment.event is not None]
+    if any(s.finish is Finish.ERROR for s in segments) or any(e.status == INFRA_ERROR for e in events):
+        return Outcome(None)
+    texts = policy_texts(segments, dialect)
+    answer = dialect.answer(texts[-1]) if texts else None
+    malformed = bool(dialect.format_errors(texts))
+    accuracy = 0.0 if malformed else best_score(answer, task.answers, _comparison(task, settings))
+    parts = {
+        "accuracy": accuracy,
+        "success": settings.success_bonus if accuracy > 0 else 0.0,
+        "multi_tool": settings.multi_tool_bonus if accuracy > 0 and _used_all(events, settings) else 0.0,
+        "format": settings.format_penalty if malformed else 0.0,
+        "tool_cost": 0.0 - settings.tool_cost * sum(event.executed for event in events),
+        "redundant": 0.0 - settings.redundant_penalty * sum(event.redundant for event in events),
+    }
+    return Outcome(sum(parts.values()), answer, parts)
+
+
+def policy_texts(segments: Sequence[Segment], dialect: Dialect) -> list[str]:
+    """The policy's own text between results and notices: pieces that were cut only to branch are joined."""
+    runs: list[list[int]] = []
+    joins = False
+    for segment in segments:
+        if segment.is_policy:
+            runs = [*runs[:-1], [*runs[-1], *segment.tokens.tolist()]] if joins else [*runs, segment.tokens.tolist()]
+        joins = segment.is_policy
+    return [dialect.decode(run) for run in runs]
+
+
+def _segments(tree: RolloutTree, leaf: int) -> list[Segment]:
+    return [tree.segments[node] for node in tree.ancestry(leaf)]
+
+
+def _comparison(task: Task, settings: RewardSettings) -> Comparison:
+    return task.kind if settings.accuracy == "auto" else settings.accuracy
+
+
+def _used_all(events: Sequence[ToolEvent], settings: RewardSettings) -> bool:
+    executed = {event.name for event in events if event.executed}
+    return bool(settings.multi_tools) and executed.issuperset(settings.multi_tools)
