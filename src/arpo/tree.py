@@ -6,11 +6,10 @@ leaf; what two trajectories share is the nodes they share, so a prefix cannot be
 builds one, nobody changes it afterwards (`with_outcomes` returns another). numpy only, so that every room can use it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -280,34 +279,46 @@ def _check_nodes(tree: RolloutTree) -> None:
     _require(len(tree.segments[0]) > 0, f"tree {tree.task_id}: an empty prompt")
     _require(tree.wasted_tokens >= 0, f"tree {tree.task_id}: {tree.wasted_tokens} wasted tokens")
     for node, s in enumerate(tree.segments):
-        where = f"tree {tree.task_id}, node {node} ({s.source})"
-        _require((s.source is Source.PROMPT) == (node == 0), f"{where}: the prompt is node 0 and nothing else")
-        if node == 0:
-            _require(s.parent == -1, f"{where}: parent {s.parent}; the prompt has none (-1)")
-        else:
-            _require(0 <= s.parent < node, f"{where}: parent {s.parent} does not come before it")
-        _check_arrays(s, where)
-        _check_source(s, where)
+        for problem in _problems(node, s):
+            raise TreeError(f"tree {tree.task_id}, node {node} ({s.source}): {problem}")
 
 
-def _check_arrays(s: Segment, where: str) -> None:
-    _require(s.tokens.dtype == np.int32 and s.tokens.ndim == 1, f"{where}: tokens must be int32 [T]")
-    _require(bool((s.tokens >= 0).all()), f"{where}: negative token ids")
+def _problems(node: int, s: Segment) -> Iterator[str]:
+    """What is wrong with one node. Runs for every segment of a training run: nothing is formatted in vain."""
+    if (s.source is Source.PROMPT) != (node == 0):
+        yield "the prompt is node 0 and nothing else"
+    if node == 0 and s.parent != -1:
+        yield f"parent {s.parent}; the prompt has none (-1)"
+    if node > 0 and not 0 <= s.parent < node:
+        yield f"parent {s.parent} does not come before it"
+    yield from _array_problems(s)
+    sampled = s.is_policy
+    if (s.finish is not Finish.NONE) != sampled:
+        yield f"finish {s.finish}"
+    if (s.version >= 0) != sampled:
+        yield f"weight version {s.version}"
+    if s.source is Source.TOOL and s.event is None:
+        yield "a tool result without its event"
+    if s.source is Source.PROMPT and s.event is not None:
+        yield "a tool event in the prompt"
+    if sampled and not len(s) and s.finish is not Finish.ERROR:
+        yield "an empty policy segment"
+
+
+def _array_problems(s: Segment) -> Iterator[str]:
+    if s.tokens.dtype != np.int32 or s.tokens.ndim != 1:
+        yield "tokens must be int32 [T]"
+    if len(s) and s.tokens.min() < 0:
+        yield "negative token ids"
     expected = len(s) if s.is_policy else 0
     for name in ("logprobs", "entropies"):
-        array: Any = getattr(s, name)
-        _require(array.shape == (expected,), f"{where}: {name} {array.shape} for {expected} sampled tokens")
-        _require(array.dtype == np.float32, f"{where}: {name} must be float32")
-        _require(bool(np.isfinite(array).all()), f"{where}: {name} hold NaN or infinity")
-
-
-def _check_source(s: Segment, where: str) -> None:
-    _require((s.finish is not Finish.NONE) == s.is_policy, f"{where}: finish {s.finish}")
-    _require((s.version >= 0) == s.is_policy, f"{where}: weight version {s.version}")
-    _require(s.source is not Source.TOOL or s.event is not None, f"{where}: a tool result without its event")
-    _require(s.event is None or s.source is not Source.PROMPT, f"{where}: a tool event in the prompt")
-    empty_is_right = not s.is_policy or s.finish is Finish.ERROR
-    _require(len(s) > 0 or empty_is_right, f"{where}: an empty policy segment")
+        array: np.ndarray = getattr(s, name)
+        if array.shape != (expected,):
+            yield f"{name} {array.shape} for {expected} sampled tokens"
+        if array.dtype != np.float32:
+            yield f"{name} must be float32"
+        if expected and not np.isfinite(array).all():
+            yield f"{name} hold NaN or infinity"
 
 
 def _check_leaves(tree: RolloutTree, total: int | None) -> None:
@@ -321,14 +332,19 @@ def _check_leaves(tree: RolloutTree, total: int | None) -> None:
 def _check_ends(tree: RolloutTree) -> None:
     """A window is continued by the policy; nothing follows a failure, or a call without its result."""
     for node, (s, kids) in enumerate(zip(tree.segments, tree.children, strict=True)):
-        where = f"tree {tree.task_id}, node {node} ({s.source})"
-        if s.finish is Finish.WINDOW:
-            continued = bool(kids) and all(tree.segments[kid].is_policy for kid in kids)
-            _require(continued, f"{where}: cut after its window, but the policy does not continue it")
-        if s.finish is Finish.ERROR:
-            _require(not kids, f"{where}: something follows a failure of the infrastructure")
-        if s.is_policy and s.event is not None:
-            _require(not kids, f"{where}: it holds a call that got no result, and yet something follows")
+        problem = _end_problem(s, [tree.segments[kid] for kid in kids]) if s.is_policy else ""
+        if problem:
+            raise TreeError(f"tree {tree.task_id}, node {node} ({s.source}): {problem}")
+
+
+def _end_problem(s: Segment, kids: Sequence[Segment]) -> str:
+    if s.finish is Finish.WINDOW and not (kids and all(kid.is_policy for kid in kids)):
+        return "cut after its window, but the policy does not continue it"
+    if s.finish is Finish.ERROR and kids:
+        return "something follows a failure of the infrastructure"
+    if s.event is not None and kids:
+        return "it holds a call that got no result, and yet something follows"
+    return ""
 
 
 def _check_outcomes(tree: RolloutTree) -> None:
