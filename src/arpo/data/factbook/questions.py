@@ -271,7 +271,7 @@ def make_tasks(
     source = Source(split)
     view, seen = View(source.facts), set[str]()
     tasks: list[Task] = []
-    for attempt in range(20 * n + 1000):
+    for attempt in range(10 * n + 1000):
         if len(tasks) == n:
             return tasks
         rng = random.Random(derive("factbook", split, seed, attempt))
