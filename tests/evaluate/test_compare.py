@@ -37,11 +37,11 @@ def tasks(*families: str):
 
 
 def test_accuracy_counts_answers_not_bonuses_nor_penalties():
-    malformed = single(Outcome(-1.0, "42", {"accuracy": 1.0, "format": -1.0}))
-    found = summarise(tasks("a", "a", "a", "a"), [right(), right(0.0), malformed, wrong()], 2.0)
+    costly = single(Outcome(-0.5, "42", {"accuracy": 1.0, "tool_cost": -1.5}))
+    found = summarise(tasks("a", "a", "a", "a"), [right(), right(0.0), costly, wrong()], 2.0)
     assert found.accuracy == 0.75
     assert found.ci95 == wilson(3, 4)
-    assert found.rewards == (1.1, 1.0, -1.0, 0.0)
+    assert found.rewards == (1.1, 1.0, -0.5, 0.0)
 
 
 def test_what_the_infrastructure_lost_is_left_out_and_counted():

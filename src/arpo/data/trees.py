@@ -205,7 +205,8 @@ def _load(path: Path) -> pa.Table:
     if not path.is_file():
         raise DataError(f"{path}: no such file of rollout trees.")
     try:
-        table = pq.read_table(path)
+        with pq.ParquetFile(path) as file:
+            table = file.read(use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: not readable as Parquet, perhaps truncated: {error}. Remove the file.") from error
     wrong = [f.name for f in SCHEMA if f.name not in table.column_names or table.schema.field(f.name).type != f.type]

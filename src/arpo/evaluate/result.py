@@ -1,7 +1,8 @@
 """What an evaluation found: accuracy with its interval, by family, and what it cost.
 
-A question is right if its answer is: bonuses and penalties of the training reward do not count. Trajectories that the
-infrastructure lost are left out and counted, never scored as wrong.
+What counts is the `accuracy` part of an outcome: bonuses and penalties of the training reward do not, and a malformed
+trajectory has answered nothing. Trajectories that the infrastructure lost are left out and counted, never scored as
+wrong.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import numpy as np
 from arpo.errors import ArpoError
 from arpo.evaluate.intervals import Interval, bootstrap, wilson
 from arpo.task import Task
-from arpo.tree import Outcome, RolloutTree
+from arpo.tree import RolloutTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +114,5 @@ def accuracy(scores_Q: Sequence[float], seed: int = 0) -> Accuracy:
 
 def _score(tree: RolloutTree) -> float | None:
     """Mean accuracy of the trajectories that have a reward."""
-    values = [_right(outcome) for outcome in tree.outcomes if outcome.reward is not None]
+    values = [outcome.parts["accuracy"] for outcome in tree.outcomes if outcome.reward is not None]
     return float(np.mean(values)) if values else None
-
-
-def _right(outcome: Outcome) -> float:
-    """The `accuracy` part; a malformed trajectory, which has none, answered nothing that counts."""
-    return outcome.parts.get("accuracy", 0.0)
