@@ -2,8 +2,8 @@ r"""Is an answer right? Comparisons from 0 to 1, none of which ever evaluates te
 
 The usual F1 of question answering (SQuAD's normalisation) deletes punctuation, and with it signs, decimal points and
 fraction bars: it finds -5 equal to 5 and 1.5 equal to 15, and the choice "A" is an article to it. It is offered
-unchanged under "f1" and "em". By default the gold answer decides: numbers are compared as numbers, choices as letters, anything
-else that holds digits or LaTeX as a string, and only words by F1.
+unchanged under "f1" and "em". By default the gold answer decides: numbers are compared as numbers, choices as letters,
+anything else that holds digits or LaTeX as a string, and only words by F1.
 """
 
 import re
