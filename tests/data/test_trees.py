@@ -23,10 +23,14 @@ def decode(tokens) -> str:
 def exact(tree: RolloutTree) -> list[tuple]:
     """What plain equality would let pass: dtypes, bytes (NaN, signed zero), order."""
     arrays = [getattr(s, name) for s in tree.segments for name in ("tokens", "logprobs", "entropies")]
-    return [(a.dtype, a.shape, a.tobytes()) for a in arrays] + [tuple(tree.meta.items()), repr(tree.outcomes)]
+    return [(a.dtype, a.shape, a.tobytes()) for a in arrays] + [
+        tuple(tree.meta.items()),
+        repr(tree.outcomes),
+        repr(tree.decisions),
+    ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(trees(), max_size=3), st.integers(0, 10**6))
 def test_round_trip_is_exact(tmp_path_factory, rollouts, step):
     path = tmp_path_factory.mktemp("trees") / "rollouts.parquet"

@@ -1,15 +1,17 @@
 """Hypothesis strategies for rollout trees, and a small tree written out by hand; for the tests of several rooms."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 from hypothesis import strategies as st
 
 from arpo.tree import Decision, Finish, Outcome, RolloutTree, Segment, Source, ToolEvent
 
-FLOATS = st.floats(-30, 30, width=32)
-NUMBERS = st.floats(allow_infinity=False) | st.just(float("nan"))
-TEXTS = st.text(max_size=12)
+NUMBERS = st.sampled_from([float("nan"), 0.0, -0.0, 0.1 + 0.2, -1e-300, 1e300, 5e-324])
+TEXTS = st.sampled_from(
+    ["", "search", "a,b", '"quoted"', "zwei\nZeilen", "\x00\x1b[2J", "\u6771\u4eac \U0001f333", "x" * 300]
+)
 
 
 def segment(tokens, source, parent=-1, **options) -> Segment:
@@ -49,17 +51,17 @@ def events(draw) -> ToolEvent:
         draw(st.sampled_from(["search", "python"])),
         draw(TEXTS),
         draw(st.sampled_from(["ok", "timeout", "tool_error"])),
-        draw(st.floats(0, 9)),
-        *(draw(st.booleans()) for _ in range(3)),
+        draw(st.sampled_from([0.0, 0.1 + 0.2, 1e-9, 7.5])),
+        *draw(st.sampled_from(list(product((False, True), repeat=3)))),
     )
 
 
 @st.composite
 def policy(draw, parent: int, finish: Finish) -> Segment:
     size = draw(st.integers(0 if finish is Finish.ERROR else 1, 4))
-    values = [draw(st.lists(FLOATS, min_size=size, max_size=size)) for _ in range(2)]
-    tokens = draw(st.lists(st.integers(0, 2**31 - 1), min_size=size, max_size=size))
-    version = draw(st.integers(0, 2**40))
+    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+    values, tokens = rng.normal(scale=9, size=(2, size)), rng.integers(0, 2**31, size)
+    version = draw(st.sampled_from([0, 3, 2**40]))
     event = draw(st.none() | events()) if finish in (Finish.LENGTH, Finish.ERROR) else None
     options = {"finish": finish, "version": version, "event": event}
     return segment(tokens, Source.POLICY, parent, logprobs=values[0], entropies=values[1], **options)
