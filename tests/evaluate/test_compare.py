@@ -1,7 +1,6 @@
 """Results of an evaluation and the comparison of two, from trees made by hand."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from random_trees import segment, small_tree
@@ -98,4 +97,4 @@ def test_the_same_answers_differ_by_nothing():
     scores = [1.0, 0.0, 1.0]
     found = compare(scores, scores)
     assert (found.value, found.low, found.high, found.significant) == (0, 0, 0, False)
-    assert replace(found, low=0.1, high=0.2).significant
+    assert found._replace(low=0.1, high=0.2).significant

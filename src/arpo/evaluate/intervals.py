@@ -8,7 +8,6 @@ Suffixes: Q questions, B bootstrap draws.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import sqrt
 from statistics import NormalDist
 from typing import NamedTuple
@@ -26,8 +25,7 @@ class Interval(NamedTuple):
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """`value` = mean of the second minus mean of the first, with its interval."""
 
     value: float
