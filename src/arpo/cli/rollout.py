@@ -1,0 +1,35 @@
+"""`arpo rollout`: one question's tree, in the terminal or for a program."""
+
+import asyncio
+import json as codec
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from arpo.cli.options import Configs, Options, resolve
+
+
+def rollout(
+    *config: Configs,
+    question: Annotated[str, Parameter(name=["--question", "-Q"], help="What to ask the policy.")],
+    answer: Annotated[
+        tuple[str, ...], Parameter(negative="", help="A right answer; without one nothing is rewarded.")
+    ] = (),
+    options: Options | None = None,
+    json: Annotated[bool, Parameter(negative="", help="The tree as JSON.")] = False,
+) -> int:
+    """Ask the policy one question and print the tree of trajectories."""
+    resolved = resolve(config, options or Options())
+
+    from arpo.config.wire import build_policy, grow
+    from arpo.task import ask
+    from arpo.view.terminal import render_tree, tree_json
+
+    policy, task = build_policy(resolved.config), ask(question, *answer)
+    tree = asyncio.run(grow(resolved.config, policy, task))
+    if json:
+        print(codec.dumps(tree_json(tree, policy.dialect.decode, task), indent=2))
+    else:
+        Console().print(render_tree(tree, policy.dialect.decode, task))
+    return 0

@@ -1,0 +1,254 @@
+"""From a configuration to the live objects it describes.
+
+The order is that of cost: tasks and tools first, so that a wrong path or a missing tool is said at once, the model
+last. Nothing here decides anything that the configuration does not say.
+"""
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from arpo.config.schema import Config
+from arpo.data.settings import FactbookSettings, FilesSettings
+from arpo.engine.base import Engine
+from arpo.errors import DataError, ToolSetupError
+from arpo.evaluate.result import EvalResult
+from arpo.evaluate.run import OnProgress, evaluate, single
+from arpo.learn.update import Learner
+from arpo.protocol.base import Dialect
+from arpo.seeds import derive
+from arpo.task import Task
+from arpo.tools.settings import SearchSettings
+from arpo.tools.toolbox import ToolBox
+from arpo.train.loop import HeldOut, Plan, Setup
+from arpo.tree import RolloutTree
+
+_TOOL_NAMES = ("search", "python")
+_TOOL_TAG = re.compile(rf"<({'|'.join(_TOOL_NAMES)})>.*?</\1>", re.DOTALL)
+"""A prompt that shows such a pair offers the tool."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy that can act: weights, and everything between them and a trajectory. `vocab_size`: logits per token."""
+
+    model: Any
+    tokenizer: Any
+    engine: Engine
+    dialect: Dialect
+    toolbox: ToolBox
+    vocab_size: int
+
+
+def build_toolbox(config: Config) -> ToolBox:
+    """All configured tools. Raises ToolSetupError naming the tool and the remedy."""
+    from arpo.tools.registry import build
+
+    return build(config.tools, _corpora(config))
+
+
+def _corpora(config: Config) -> Mapping[str, Path]:
+    """Folders of the corpora known by name; the factbook's index is built when it is needed first."""
+    if not any(isinstance(tool, SearchSettings) and tool.corpus == "factbook" for tool in config.tools):
+        return {}
+    from arpo.data.factbook.corpus import ensure_index, index_folder
+
+    ensure_index()
+    return {"factbook": index_folder()}
+
+
+def build_policy(config: Config, tasks: Sequence[Task] = ()) -> Policy:
+    """Build the tools, then load the model and put dialect and engine around it.
+
+    Raises ToolSetupError for a tool that cannot be built, and for one that `tasks` or the model's own vocabulary offer
+    although it is not configured.
+    """
+    from arpo.engine.local import make_engine
+    from arpo.engine.models import load_policy
+    from arpo.protocol.registry import build as build_dialect
+
+    no_progress_bars()
+    toolbox = build_toolbox(config)
+    refuse_unbacked_prompts(tasks, toolbox.names)
+    model, tokenizer = load_policy(config.model.path, dtype=config.model.dtype, device=config.model.device)
+    refuse_unbacked_vocabulary(config.model.path, tokenizer, toolbox.names)
+    dialect = build_dialect(config.protocol, tokenizer, toolbox.tools)
+    engine = make_engine(model, tokenizer, config.engine)
+    return Policy(model, tokenizer, engine, dialect, toolbox, int(model.get_output_embeddings().weight.shape[0]))
+
+
+def no_progress_bars() -> None:
+    """Our own lines say what goes on; bars of files being read and written would tear them."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+def build_tasks(config: Config) -> list[Task]:
+    """Training tasks. Raises DataError naming the file and the row."""
+    if isinstance(config.data, FactbookSettings):
+        from arpo.data.factbook.questions import make_tasks
+
+        return make_tasks("train", config.data.tasks, config.data.seed, config.data.families)
+    return _from_files(config.data.train)
+
+
+def build_heldout(config: Config) -> list[Task]:
+    """`evaluation.tasks` held-out tasks (or all there are), the same for equal settings."""
+    wanted, seed = config.evaluation.tasks, config.evaluation.seed
+    if isinstance(config.data, FactbookSettings):
+        from arpo.data.factbook.questions import make_tasks
+
+        return make_tasks("heldout", wanted, seed, config.data.families)
+    if not config.data.heldout:
+        raise DataError("data.heldout names no file, so there is nothing to evaluate on; name one or more")
+    tasks = _from_files(config.data.heldout)
+    order = np.random.default_rng(derive(seed, "heldout")).permutation(len(tasks))
+    return [tasks[int(place)] for place in order[:wanted]]
+
+
+def _from_files(paths: Sequence[str]) -> list[Task]:
+    from arpo.data.tasks import read_tasks
+
+    tasks: dict[str, Task] = {}
+    for path in paths:
+        for task in read_tasks(path):
+            if task.id in tasks:
+                raise DataError(
+                    f"{path}, row {task.provenance['row']}: the id {task.id!r} is also in "
+                    f"{tasks[task.id].provenance['file']}; ids must differ between files too"
+                )
+            tasks[task.id] = task
+    return list(tasks.values())
+
+
+def fitting(tasks: Sequence[Task], config: Config, dialect: Dialect) -> list[Task]:
+    """The tasks whose prompt is within `data.max_prompt_tokens`. DataError if none is."""
+    limit = config.data.max_prompt_tokens if isinstance(config.data, FilesSettings) else None
+    if limit is None:
+        return list(tasks)
+    kept = [task for task in tasks if len(dialect.prompt(task)) <= limit]
+    if not kept:
+        raise DataError(f"all {len(tasks)} prompts are longer than data.max_prompt_tokens = {limit}; raise it")
+    return kept
+
+
+def refuse_unbacked_prompts(tasks: Sequence[Task], names: Collection[str]) -> None:
+    """A task whose system message shows a tool that is not configured would train calls into the void."""
+    for task in tasks:
+        shown = [name for m in task.messages if m.role == "system" for name in _TOOL_TAG.findall(m.content)]
+        for name in shown:
+            if name not in names:
+                raise ToolSetupError(
+                    f"task {task.id}: its system message offers the tool {name!r}, which tools does not configure "
+                    f"(there is: {', '.join(names) or 'none'}); add it to [[tools]] or change the message"
+                )
+
+
+def refuse_unbacked_vocabulary(path: str, tokenizer: Any, names: Collection[str]) -> None:
+    """A compact policy has no system prompt: what it was taught to call stands in its special tokens."""
+    if tokenizer.init_kwargs.get("arpo_style") != "compact":
+        return
+    for name in _TOOL_NAMES:
+        if name not in names and f"<{name}>" in tokenizer.get_vocab():
+            raise ToolSetupError(
+                f"model {path!r} was taught to call the tool {name!r}, which tools does not configure (there is: "
+                f"{', '.join(names) or 'none'}); add it to [[tools]]"
+            )
+
+
+def build_setup(config: Config, warn: Callable[[str], None]) -> Setup:
+    """Everything that training needs. `warn` is told how many tasks are left out."""
+    tasks = build_tasks(config)
+    heldout = build_heldout(config) if config.train.eval_every is not None else []
+    policy = build_policy(config, [*tasks, *heldout])
+    kept = fitting(tasks, config, policy.dialect)
+    if len(kept) < len(tasks):
+        warn(f"{len(tasks) - len(kept)} tasks have prompts longer than data.max_prompt_tokens and are left out")
+    return Setup(
+        model=policy.model,
+        tokenizer=policy.tokenizer,
+        engine=policy.engine,
+        dialect=policy.dialect,
+        toolbox=policy.toolbox,
+        learner=build_learner(config, policy.model),
+        tasks=kept,
+        vocab_size=policy.vocab_size,
+        heldout=_measuring(config, policy, heldout) if heldout else None,
+    )
+
+
+def build_plan(config: Config) -> Plan:
+    """The settings of a run, as the loop wants them."""
+    return Plan(
+        train=config.train,
+        rollout=config.rollout,
+        entropy=config.entropy,
+        reward=config.reward,
+        credit=config.credit,
+        seed=config.run.seed,
+    )
+
+
+def build_learner(config: Config, model: Any) -> Learner:
+    """The learner, with a second copy of the weights as the reference if the loss has a KL term."""
+    from arpo.engine.models import load_policy
+
+    reference = None
+    if config.loss.kl > 0:
+        reference, _ = load_policy(config.model.path, dtype=config.model.dtype, device=config.model.device)
+    per_step = config.train.prompts // (config.train.mini_batch or config.train.prompts)
+    return Learner(
+        model,
+        config.loss,
+        config.optim,
+        total_updates=config.train.steps * per_step,
+        temperature=config.rollout.temperature,
+        reference=reference,
+    )
+
+
+def _measuring(config: Config, policy: Policy, tasks: Sequence[Task]) -> HeldOut:
+    async def measure(step: int) -> Mapping[str, float]:
+        return (await measure_policy(config, policy, tasks)).metrics()
+
+    return measure
+
+
+async def measure_policy(
+    config: Config, policy: Policy, tasks: Sequence[Task], on_progress: OnProgress | None = None
+) -> EvalResult:
+    """The policy's accuracy on these tasks, sampled as `evaluation` says."""
+    return await evaluate(
+        tasks,
+        engine=policy.engine,
+        dialect=policy.dialect,
+        toolbox=policy.toolbox,
+        rollout=single(config.rollout, config.evaluation.temperature, config.evaluation.top_p),
+        reward=config.reward,
+        vocab_size=policy.vocab_size,
+        seed=config.evaluation.seed,
+        on_progress=on_progress,
+    )
+
+
+async def grow(config: Config, policy: Policy, task: Task) -> RolloutTree:
+    """One task's tree, as training would grow it; scored if the task has an answer."""
+    from arpo.reward.compose import score
+    from arpo.rollout.scheduler import rollout
+
+    tree = await rollout(
+        task,
+        engine=policy.engine,
+        dialect=policy.dialect,
+        toolbox=policy.toolbox,
+        settings=config.rollout,
+        entropy=config.entropy,
+        vocab_size=policy.vocab_size,
+        seed_parts=(config.run.seed, "rollout"),
+    )
+    return tree.with_outcomes(score(tree, task, policy.dialect, config.reward)) if task.answers else tree
