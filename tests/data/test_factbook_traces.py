@@ -13,7 +13,9 @@ from arpo.data.factbook.views import InventedView, random_digits
 FACTS = load_facts()
 CLEAN = list(make_traces(400, 5, "clean"))
 VARIED = list(make_traces(400, 5, "varied"))
-POLICY = re.compile(r"(<think> [^<>]+</think>)?(<search> [^<>]+</search>|<python>[^<]+</python>|<answer> .*</answer><eos>)")
+POLICY = re.compile(
+    r"(<think> [^<>]+</think>)?(<search> [^<>]+</search>|<python>[^<]+</python>|<answer> .*</answer><eos>)"
+)
 
 
 def joined(trace, trainable: bool) -> list[str]:
@@ -43,7 +45,9 @@ def test_experts_are_always_right_and_always_use_the_tools():
 
 def test_varied_strategies_are_of_different_worth():
     assert 0.6 < sum(trace.right for trace in VARIED) / len(VARIED) < 0.95
-    texts = ["".join(text for text, _ in trace.pieces) for trace in VARIED if trace.task.provenance["operation"] != "get"]
+    texts = [
+        "".join(text for text, _ in trace.pieces) for trace in VARIED if trace.task.provenance["operation"] != "get"
+    ]
     with_python = sum("<python>" in text for text in texts) / len(texts)
     assert 0.4 < with_python < 0.8
     assert any("<think> no " in text for text in texts)

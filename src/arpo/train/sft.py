@@ -8,6 +8,7 @@ with the decay of the learning rate finished by then.
 Several processes (RANK, WORLD_SIZE in the environment, as torchrun sets them) train data-parallel; on CPU over gloo.
 """
 
+import copy
 import os
 import tempfile
 import time
@@ -221,11 +222,11 @@ def _config(settings: SftSettings, clock: Clock, scratch: str, cpu: bool) -> SFT
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, dtype: torch.dtype) -> None:
     """Hugging Face layout: model.safetensors, config.json, the tokenizer's files. The model in memory is left as is."""
     folder.mkdir(parents=True, exist_ok=True)
-    kept = model.config.dtype
     weights = {name: tensor.detach().to(dtype) for name, tensor in model.state_dict().items()}
     for tied in model.all_tied_weights_keys:
         weights.pop(tied, None)
-    model.config.dtype = dtype
     model.save_pretrained(folder, state_dict=weights)
-    model.config.dtype = kept
+    config = copy.deepcopy(model.config)
+    config.dtype, config.use_cache = dtype, True  # the model's own say fp32, and no cache since it was trained
+    config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
