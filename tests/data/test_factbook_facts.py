@@ -33,6 +33,8 @@ def test_values_are_the_sources():
     assert FACTS.get("France", "coastline").text == shown == "4,853 km"
     assert FACTS.get("France", "coastline").value == "4853"
     assert FACTS.get("Japan", "population").value.isdigit()
+    assert FACTS.get("Moldova", "capital").value == "Chisinau"
+    assert FACTS.get("Nauru", "capital") is None
 
 
 def test_every_value_is_one_number_or_one_name():

@@ -179,14 +179,24 @@ def _fact(country: str, attribute: Attribute, entry: Mapping[str, Any]) -> Fact 
     text = re.sub(r"\(.*?(\)|$)", "", _at(entry, attribute.path))
     text = re.split(r";|note", text)[0].strip()
     if attribute.kind == "name":
-        code = re.search(r"\.[a-z]{2,}", text)
-        name = text if attribute.key == CAPITAL else code[0] if code else ""
-        return Fact(country, attribute.key, name, name) if 0 < len(name) < 24 else None
+        name = _capital(text) if attribute.key == CAPITAL else _code(text)
+        return Fact(country, attribute.key, name, name) if name else None
     match = _NUMBER.match(text)
     if match is None or "illion" in text:  # "1.2 million" is not the number it begins with
         return None
     shown = f"{match[1]} {attribute.unit}".strip()
     return Fact(country, attribute.key, shown, match[1].replace(",", ""))
+
+
+def _capital(text: str) -> str:
+    """The first name of several (`Gitega , Bujumbura`, `Chisinau in Romanian`), or an empty string."""
+    name = re.split(r" ,| in ", text)[0]
+    return "" if name.startswith("no ") or len(name) > 24 else name
+
+
+def _code(text: str) -> str:
+    match = re.search(r"\.[a-z]{2,}", text)
+    return match[0] if match else ""
 
 
 def _borders(entry: Mapping[str, Any], names: set[str]) -> tuple[tuple[str, float], ...]:

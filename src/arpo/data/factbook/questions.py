@@ -16,6 +16,7 @@ out, with every fact about them; only what lies at the far end of a border may b
 
 import difflib
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -90,6 +91,10 @@ class Source:
         for fact in self.facts:
             if self.facts.heldout(fact) == wanted:
                 self._countries[fact.attribute].append(fact.country)
+        shared = Counter(fact.value for fact in self.facts if fact.attribute == CAPITAL)
+        self._capitals = [
+            c for c in self._countries[CAPITAL] if shared[self.facts.countries[c].facts[CAPITAL].value] == 1
+        ]
 
     def draw(self, rng: random.Random, family: str, view: View) -> Question:
         """One question of the family, worded in the view."""
@@ -101,6 +106,10 @@ class Source:
 
     def pick(self, rng: random.Random, attribute: str, count: int) -> list[str]:
         return rng.sample(self._countries[attribute], count)
+
+    def pick_by_capital(self, rng: random.Random) -> str:
+        """A country that its capital's name tells from all others (there are two Kingstons)."""
+        return rng.choice(self._capitals)
 
     def allows(self, country: str, attribute: str) -> bool:
         """True if a named country may be asked about."""
@@ -177,7 +186,7 @@ def _extreme(source: Source, rng: random.Random, view: View, family: str, count:
 
 def _chain_capital(source: Source, rng: random.Random, view: View) -> Question | None:
     key = rng.choice(ASKED)
-    (country,) = source.pick(rng, CAPITAL, 1)
+    country = source.pick_by_capital(rng)
     if key == CAPITAL or not source.allows(country, key):
         return None
     phrase, capital = rng.choice(BY_KEY[key].phrases), view.value(country, CAPITAL)
