@@ -19,6 +19,8 @@ from arpo.engine.scripted import Scripted, ScriptedEngine
 from arpo.learn.settings import LossSettings, OptimSettings
 from arpo.learn.update import Learner
 from arpo.protocol.tags import TagsDialect
+from arpo.reward.compose import score
+from arpo.reward.settings import RewardSettings
 from arpo.rollout.scheduler import rollout_many
 from arpo.rollout.settings import EntropyRule, EntropySettings, RolloutSettings
 from arpo.single_file import Config, Draw, Request, Text, Walk
@@ -45,8 +47,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Script:
     """A policy made up on the spot: what it writes next is a function of the request's seed."""
 
-    def __init__(self, text: Text) -> None:
-        self.text = text
+    def __init__(self, text: Text, answers: int = 5) -> None:
+        self.text, self.answers = text, answers
 
     def __call__(self, prefix: Sequence[int], seed: int) -> list[Scripted]:
         draw = np.random.default_rng(seed)
@@ -57,9 +59,10 @@ class Script:
             "</search>": 0.04,
             "<python> </python>": 0.04,
             "<eos>": 0.04,
-            f"<answer> \\boxed{{ {draw.integers(5)} }}</answer><eos>": 0.23,
+            f"<answer> \\boxed{{ {draw.integers(self.answers)} }}</answer><eos>": 0.23,
         }
-        said = f"<think> {thought}</think>" + str(draw.choice(list(ends), p=list(ends.values())))
+        thinks = thought if draw.random() < 0.5 else f"<think> {thought}</think>"
+        said = thinks + str(draw.choice(list(ends), p=list(ends.values())))
         tokens = self.text.tokenizer
         tokens.encode_special_tokens = False
         ids = tokens.encode(said, add_special_tokens=False).ids
@@ -105,8 +108,11 @@ class FakeTool:
         return ToolResult(ToolStatus.OK, self.run(arguments[self.argument]))
 
 
+TOOLS = [FakeTool("search", "query", fake_search), FakeTool("python", "code", fake_python)]
+
+
 def by_library(folder: Path, config: Config, script: Script, tasks: Sequence[Task]) -> list[RolloutTree]:
-    toolbox = ToolBox([FakeTool("search", "query", fake_search), FakeTool("python", "code", fake_python)])
+    toolbox = ToolBox(TOOLS)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     dialect = TagsDialect(tokenizer, toolbox.tools, style="compact")
     rule = EntropyRule(
@@ -190,6 +196,20 @@ def test_the_script_exercises_what_is_compared(folder: Path) -> None:
     assert any(w.warned for w in walks)
     assert any(w.calls > w.depth for w in walks)
     assert any(w.room == 0 for w in walks)
+
+
+def test_same_rewards(folder: Path) -> None:
+    config, script = Config(total=16, initial=6, window=7), Script(Text(folder), answers=2)
+    dialect = TagsDialect(AutoTokenizer.from_pretrained(folder), TOOLS, style="compact")
+    tasks = [ask("What is 0 plus 1?", "1", id=f"one-{i}", kind="number") for i in range(6)]
+    seen = set()
+    trees, groups = by_library(folder, config, script, tasks), by_single_file(config, script, tasks)
+    for tree, (walks, _), task in zip(trees, groups, tasks, strict=True):
+        theirs = [outcome.reward for outcome in score(tree, task, dialect, RewardSettings())]
+        mine = [single_file.reward(walk, task, script.text) for walk in walks]
+        assert mine == pytest.approx(theirs)
+        seen |= set(mine)
+    assert seen == {-1.0, 0.0, 1.0, 1.1}
 
 
 @pytest.mark.parametrize("credit", ["soft", "hard"])
@@ -278,6 +298,8 @@ def walk_saying(text: Text, *segments: str, executed: tuple[str, ...] = ()) -> W
         (["<search> </search>", "<answer> \\boxed{4}</answer>"], (), -1.0),
         (["<answer> \\boxed{4}</answer><search> x</search>"], (), -1.0),
         (["4<eos>"], (), -1.0),
+        (["<think> 4<answer> \\boxed{4}</answer>"], (), -1.0),
+        (["<result> 4</result><answer> \\boxed{4}</answer>"], (), -1.0),
     ],
 )
 def test_rewards(folder: Path, segments: list[str], executed: tuple[str, ...], expected: float) -> None:

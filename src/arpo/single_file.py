@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from pydantic_monty import CollectString, Monty, MontyRuntimeError, MontySyntaxError
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 
 from arpo.data.factbook.corpus import ensure_index
 from arpo.data.factbook.questions import make_tasks
@@ -55,7 +55,7 @@ class Config:
     clip_high: float = 0.2
     dual_clip: float = 3.0
     steps: int = 5
-    prompts: int = 8  # questions per step
+    prompts: int = 4  # questions per step
     lr: float = 2e-4
     seed: int = 0
     policy: str = str(Path(__file__).parent / "assets" / "pocket")
@@ -143,7 +143,7 @@ def make_sampler(model: Any, text: Text, temperature: float) -> Sampler:
         position = (mask.cumsum(1) - 1).clamp(min=0)
         draws = [Draw([], [], [], "") for _ in requests]
         dice = [np.random.default_rng(request.seed) for request in requests]
-        cache = None
+        cache = DynamicCache()
         while not all(draw.finish for draw in draws):
             out = model(tokens, mask, position, cache, use_cache=True, logits_to_keep=1)
             logp = (out.logits[:, -1].double() / temperature).log_softmax(-1)
@@ -158,7 +158,7 @@ def make_sampler(model: Any, text: Text, temperature: float) -> Sampler:
                     finish = "stop" if token == text.end else "call" if token in text.stops else ""
                     full = len(draw.tokens) == requests[row].max_tokens
                     draws[row] = draw._replace(finish=finish or ("length" if full else ""))
-            cache, tokens, position = out.past_key_values, chosen[:, None], position[:, -1:] + 1
+            tokens, position = chosen[:, None], position[:, -1:] + 1
             mask = torch.cat([mask, torch.ones_like(tokens)], 1)
         return draws
 
@@ -360,13 +360,21 @@ def run_groups(groups: Sequence[Asking], sample: Sampler) -> list[Group]:
 
 def reward(walk: Walk, task: Any, text: Text) -> float:
     """Malformed -1; wrong 0; right 1, and 0.1 more if both tools were executed on the way."""
-    *calls, last = [text.decode(segment) for segment in walk.segments()]
+    *calls, last = said = [text.decode(segment) for segment in walk.segments()]
     answer = parse(last, "stop")[1]
-    clean = last.count("<answer>") == 1 and not any(f"<{tool}>" in last for tool in TOOLS)
-    if answer is None or not clean or not all(parse(said, "call")[0] for said in calls):
+    answers_once = last.count("<answer>") == 1 and not any(f"<{tool}>" in last for tool in TOOLS)
+    calls_only = all(parse(call, "call")[0] and "<answer>" not in call for call in calls)
+    if answer is None or not answers_once or not calls_only or not all(map(well_paired, said)):
         return -1.0
     right = any(same_answer(answer, gold) for gold in task.answers)
     return right * (1.0 + 0.1 * (set(TOOLS) <= set(walk.executed)))
+
+
+def well_paired(said: str) -> bool:
+    """Every opening tag is followed by its closing tag before the next one opens; results are not forged."""
+    tags = re.findall(r"<(/?)(think|search|python|answer|result)>", said)
+    pairs = zip(tags[0::2], tags[1::2], strict=False)
+    return len(tags) % 2 == 0 and all(a == ("", b[1]) and b[0] == "/" and b[1] != "result" for a, b in pairs)
 
 
 def same_answer(answer: str, gold: str) -> bool:
