@@ -44,7 +44,7 @@ HeldOut = Callable[[int], Coroutine[Any, Any, Mapping[str, float]]]
 
 @dataclass
 class Setup:
-    """The live objects of a run. `heldout(step)` gives the `heldout/...` metrics; None: no evaluation while training."""
+    """The live objects of a run. `heldout(step)` gives the `heldout/...` metrics; None: none while training."""
 
     model: Any
     tokenizer: Any

@@ -1,7 +1,7 @@
 """Where a run stands, and how it is put on disk and taken up again.
 
-A checkpoint holds all that a step depends on: the policy and its tokenizer in Hugging Face layout, the optimiser, and the
-position (step, task cursor, what was spent). Draws depend on the seed and the position alone, so nothing else is kept.
+A checkpoint holds all that a step depends on: the policy and its tokenizer in Hugging Face layout, the optimiser, and
+the position (step, task cursor, what was spent). Draws depend on the seed and the position alone, so that is all.
 """
 
 import dataclasses

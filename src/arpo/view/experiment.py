@@ -3,7 +3,6 @@
 Reads what the commands left (evaluations, metrics, rollouts) and nothing else, so it can be run again on an old folder.
 """
 
-import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -156,7 +155,7 @@ def _summary(evaluations: dict[str, EvalResult], runs: dict[str, MethodRun], sec
     summary["entropy"] = scalars(dict(runs["cold_start"].entropy))
     summary["seconds"] = seconds
     summary["differences"] = {
-        f"{name} - {other}": dataclasses.asdict(compare(evaluations[other].scores, evaluations[name].scores))
+        f"{name} - {other}": compare(evaluations[other].scores, evaluations[name].scores)._asdict()
         for name, other in (("arpo", "cold_start"), ("grpo", "cold_start"), ("arpo", "grpo"))
     }
     return summary
