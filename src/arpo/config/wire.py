@@ -164,7 +164,7 @@ def refuse_unbacked_vocabulary(path: str, tokenizer: Any, names: Collection[str]
 def build_setup(config: Config, warn: Callable[[str], None]) -> Setup:
     """Everything that training needs. `warn` is told how many tasks are left out."""
     tasks = build_tasks(config)
-    heldout = build_heldout(config) if config.train.eval_every is not None else []
+    heldout = build_heldout(config)[: config.train.eval_tasks] if config.train.eval_every is not None else []
     policy = build_policy(config, [*tasks, *heldout])
     kept = fitting(tasks, config, policy.dialect)
     if len(kept) < len(tasks):

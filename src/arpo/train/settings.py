@@ -53,6 +53,9 @@ class TrainSettings(Frozen):
     eval_every: int | None = Field(None, ge=1)
     """Steps between evaluations on held-out tasks; None: none during training."""
 
+    eval_tasks: int = Field(200, ge=1)
+    """Tasks of such an evaluation: the first of those that `arpo eval` takes."""
+
     resample_flat: bool = False
     """Draw fresh prompts for groups whose trajectories all earned the same: such a group has no gradient."""
 
