@@ -39,6 +39,8 @@ app.command(doctor)
 
 def run(tokens: Sequence[str] | None = None) -> int:
     """Run one command; what it returns is the exit code."""
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # other libraries' bars are noise in a log
     try:
         return app(list(sys.argv[1:] if tokens is None else tokens), exit_on_error=False) or 0
     except CycloptsError:
