@@ -156,7 +156,7 @@ def _start(job: Job, reporter: Reporter) -> subprocess.Popen[str]:
 
 def _pass_on(process: subprocess.Popen[str], reporter: Reporter) -> None:
     for line in process.stderr or ():
-        reporter.console.print(line.rstrip(), markup=False)
+        reporter.console.print(line.rstrip(), markup=False, soft_wrap=True)
 
 
 def _wait(process: subprocess.Popen[str]) -> int:

@@ -46,9 +46,9 @@ class Reporter:
     def say(self, text: str) -> None:
         """A plain line, unless quiet."""
         if not self.quiet:
-            self.console.print(f"{self.label}: {text}", markup=False)
+            self.console.print(f"{self.label}: {text}", markup=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """A line that is printed even when quiet."""
-        self.console.print(f"{self.label}: warning: {text}", markup=False, style="yellow")
+        self.console.print(f"{self.label}: warning: {text}", markup=False, style="yellow", soft_wrap=True)
         sys.stderr.flush()

@@ -19,7 +19,9 @@ class StopRequest:
     @property
     def exit_code(self) -> int:
         """130 after Ctrl-C, 75 (try again) after SIGTERM, 0 otherwise."""
-        return {None: 0, signal.SIGINT: 130}.get(self.signal, 75)
+        if self.signal is None:
+            return 0
+        return 130 if self.signal == signal.SIGINT else 75
 
 
 @contextlib.contextmanager

@@ -46,7 +46,9 @@ def _reward_stats(trees: Sequence[RolloutTree]) -> dict[str, float]:
 
 
 def _length_stats(trees: Sequence[RolloutTree]) -> dict[str, float]:
-    lengths, ends, entropies = [], [], []
+    lengths: list[int] = []
+    ends: list[Finish] = []
+    entropies: list[np.ndarray] = []
     for tree in trees:
         sizes = np.array([len(s) if s.is_policy else 0 for s in tree.segments])
         for leaf in tree.leaves:
