@@ -39,7 +39,7 @@ QueryStyle = Literal["full", "phrase", "attribute", "name"]
 TOP_K = 2
 INVENTED = 0.6
 """Share of demonstrations in which countries are renamed and digits randomised."""
-LOOKUPS_FIRST = 0.15
+LOOKUPS_FIRST = 0.25
 """Until this part of the training is over, most demonstrations are lookups, and most are invented."""
 
 
@@ -53,8 +53,8 @@ class Strategy:
 
 
 EXPERT = Strategy()
-QUERY_STYLES: Mapping[QueryStyle, float] = {"full": 0.45, "phrase": 0.15, "attribute": 0.2, "name": 0.2}
-SEARCH_AGAIN = 0.5
+QUERY_STYLES: Mapping[QueryStyle, float] = {"full": 0.5, "phrase": 0.16, "attribute": 0.17, "name": 0.17}
+SEARCH_AGAIN = 0.6
 PYTHON = 0.6
 
 
