@@ -32,7 +32,7 @@ CLEAN_RECIPE = SftSettings(
     style="clean", steps=1400, batch_tokens=1500, lr=3e-3, muon_lr=0.03, warmup_steps=20, decay=0.4
 )
 VARIED_RECIPE = SftSettings(
-    style="varied", steps=120, batch_tokens=1500, lr=1e-3, muon_lr=0.01, warmup_steps=10, decay=0.5
+    style="varied", steps=200, batch_tokens=1500, lr=1e-3, muon_lr=0.01, warmup_steps=10, decay=0.5
 )
 
 
