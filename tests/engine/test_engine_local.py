@@ -154,17 +154,17 @@ async def test_a_running_sequence_can_be_forked():
 
 
 async def test_eviction_and_preemption_recompute_instead_of_failing():
-    """Room for two long sequences, six asked for; each must come out as with all the room in the world."""
-    params = SampleParams(60, end_tokens=(999,))
-    prefixes = [encode(f"question number {i} ") for i in range(6)]
-    tight = build(max_cached_tokens=160)
-    assert tight.capabilities.max_context == 160
+    """Room for two long sequences, five asked for; each must come out as with all the room in the world."""
+    params = SampleParams(40, end_tokens=(999,))
+    prefixes = [encode(f"question number {i} ") for i in range(5)]
+    tight = build(max_cached_tokens=128)
+    assert tight.capabilities.max_context == 128
     segments = await asyncio.gather(*(tight.sample(p, params, i) for i, p in enumerate(prefixes)))
     wide = await asyncio.gather(*(build().sample(p, params, i) for i, p in enumerate(prefixes)))
     for a, b in zip(segments, wide, strict=True):
         assert a.tokens.tolist() == b.tokens.tolist()
-        assert len(a) == 60
-    assert tight._store.slots * tight._store.columns <= 160
+        assert len(a) == 40
+    assert tight._store.slots * tight._store.columns <= 128
     assert tight.stats.prefilled_tokens > tight.stats.prefix_tokens - tight.stats.reused_tokens
     # A parked prefix that had to go is computed again.
     again = [*prefixes[0], *segments[0].tokens.tolist()]
@@ -184,10 +184,10 @@ async def test_many_rows_come_and_go():
         return out
 
     answers = []
-    for shuffle, max_batch in ((0, 64), (1, 5)):
+    for shuffle, max_batch in ((0, 64), (1, 6)):
         engine = build(max_batch=max_batch)
         engine.shuffle = shuffle
-        answers.append(await asyncio.gather(*(trajectory(engine, i) for i in range(40))))
+        answers.append(await asyncio.gather(*(trajectory(engine, i) for i in range(24))))
     assert answers[0] == answers[1]
 
 

@@ -102,3 +102,9 @@ def test_smollm2_is_a_plain_llama(tmp_path):
     again, same = load_policy(tmp_path, device="cpu")
     assert torch.equal(again.lm_head.weight, model.lm_head.weight)
     assert same.chat_template == tokenizer.chat_template
+
+
+def test_a_corrupt_gguf_file(tmp_path):
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF but not for long")
+    with pytest.raises(ArpoError, match="missing or corrupt"):
+        load_policy(tmp_path, device="cpu")
