@@ -47,9 +47,15 @@ class JobError(ArpoError):
 
 
 def run(
-    out: Path, *, from_scratch: bool = False, overwrite: bool = False, resume: bool = False, quiet: bool = False
+    out: Path,
+    overrides: Sequence[str] = (),
+    *,
+    from_scratch: bool = False,
+    overwrite: bool = False,
+    resume: bool = False,
+    quiet: bool = False,
 ) -> int:
-    """Run the demo in the folder `out`; the exit code.
+    """Run the demo in the folder `out`; the exit code. `overrides` (key=value) apply to every command.
 
     Raises ConfigError if `out` exists and neither flag is given, JobError if a command fails.
     """
@@ -57,12 +63,13 @@ def run(
     _claim(out, overwrite=overwrite, resume=resume)
     with Reporter("demo", quiet=quiet) as reporter:
         policies = _cold_start(out, reporter) if from_scratch else PACKAGED
-        code = _run([_evaluation(out, name, policy) for name, policy in policies.items()], reporter)
-        code = code or _run([_training(out, name, policies["cold_start"]) for name in TRAINED], reporter)
+        more = tuple(overrides)
+        code = _run([_evaluation(out, name, policy, more) for name, policy in policies.items()], reporter)
+        code = code or _run([_training(out, name, policies["cold_start"], more) for name in TRAINED], reporter)
         if code:
             reporter.warn(f"stopped; go on with: arpo demo --resume --out {out}")
             return code
-        code = _run([_evaluation(out, name, str(_newest(out / name))) for name in TRAINED], reporter)
+        code = _run([_evaluation(out, name, str(_newest(out / name)), more) for name in TRAINED], reporter)
         if code:
             return code
         from arpo.view.experiment import write
@@ -103,15 +110,15 @@ def _cold_start(out: Path, reporter: Reporter) -> Mapping[str, str]:
     return {"cold_start": str(folder / VARIED), "clean_cold_start": str(folder / CLEAN)}
 
 
-def _evaluation(out: Path, name: str, policy: str) -> Job:
+def _evaluation(out: Path, name: str, policy: str, overrides: tuple[str, ...]) -> Job:
     folder = out / "evaluations" / name
-    arguments = ("eval", str(out / "demo.toml"), "--model", policy, "--out", str(folder), "--quiet")
+    arguments = ("eval", str(out / "demo.toml"), *overrides, "--model", policy, "--out", str(folder), "--quiet")
     return Job(f"eval {name}", arguments, folder / FIGURES)
 
 
-def _training(out: Path, name: str, start: str) -> Job:
-    changes = (f"run.out={out}", f"run.name={name}", *(GRPO if name == "grpo" else ()))
-    arguments = ("train", str(out / "demo.toml"), "--model", start, *changes, "--resume")
+def _training(out: Path, name: str, start: str, overrides: tuple[str, ...]) -> Job:
+    changes = (f"run.out={out}", f"run.name={name}", *overrides, *(GRPO if name == "grpo" else ()))
+    arguments = ("train", str(out / "demo.toml"), *changes, "--model", start, "--resume")
     return Job(name, arguments, out / name / "finished")
 
 

@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 
 def demo(
-    *,
+    *overrides: Annotated[str, Parameter(help="Settings as table.key=value, for every command of the demo.")],
     out: Annotated[Path, Parameter(help="The run folder.")] = Path("runs/demo"),
     from_scratch: Annotated[
         bool, Parameter(negative="", help="Make the cold start too, instead of using the packaged one.")
@@ -19,4 +19,4 @@ def demo(
     """Cold start, then GRPO and ARPO at equal budgets, then a report (about 15 minutes on two cores)."""
     from arpo.demo import run
 
-    return run(out, from_scratch=from_scratch, overwrite=overwrite, resume=resume, quiet=quiet)
+    return run(out, overrides, from_scratch=from_scratch, overwrite=overwrite, resume=resume, quiet=quiet)

@@ -1,0 +1,107 @@
+"""The loop on a policy with random weights: what it draws, writes, resumes and refuses."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from arpo.config.load import load
+from arpo.config.wire import build_plan, build_setup
+from arpo.data.pocket import build_pocket, train_tokenizer
+from arpo.errors import CheckpointError, DataError
+from arpo.train.loop import MAX_ROUNDS, train
+from arpo.train.progress import Reporter
+from arpo.train.runfolder import RunFolder, read_rows
+
+SETTINGS = (
+    "data.tasks=12",
+    "rollout.total=2",
+    "rollout.initial=1",
+    "rollout.max_tokens=12",
+    "loss.entropy_bonus=0.01",
+    "optim.lr=1e-3",
+    "train.prompts=2",
+    "train.steps=2",
+)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("policy")
+    tokenizer = train_tokenizer()
+    torch.manual_seed(0)
+    build_pocket(tokenizer).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+class Said(Reporter):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__("test", quiet=True)
+        self.warnings: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def go(policy: Path, folder: Path, *more: str, resume: bool = False) -> tuple[int, list[str]]:
+    config = load([], [*SETTINGS, f"model.path={policy}", *more]).config
+    said = Said()
+    with said, RunFolder.open(folder, {}, resume=resume) as opened:
+        result = train(build_setup(config, said.warn), build_plan(config), opened, said)
+    return result.position.step, said.warnings
+
+
+def test_a_step_leaves_its_row_its_rollouts_and_its_checkpoint(policy: Path, tmp_path: Path) -> None:
+    step, warnings = go(policy, tmp_path / "run")
+    assert (step, warnings) == (2, [])
+    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2]
+    assert rows[1]["num_tokens"] > rows[0]["num_tokens"] > 0
+    assert rows[1]["num_prompts"] == 4
+    assert rows[0]["grad_norm"] > 0
+    assert (tmp_path / "run" / "rollouts" / "step_000002.parquet").exists()
+    assert (tmp_path / "run" / "checkpoints" / "step_2" / "model.safetensors").exists()
+
+
+def test_flat_groups_are_drawn_again_and_paid_for(policy: Path, tmp_path: Path) -> None:
+    go(policy, tmp_path / "run", "train.resample_flat=true", "train.steps=1", "loss.entropy_bonus=0")
+    (row,) = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert row["frac_reward_zero_std"] == 1.0  # random weights: everything is malformed
+    assert row["num_prompts"] == MAX_ROUNDS * 2
+    assert row["grad_norm"] == 0.0
+
+
+def test_a_corrupt_checkpoint_is_passed_over_aloud(policy: Path, tmp_path: Path) -> None:
+    go(policy, tmp_path / "run")
+    weights = tmp_path / "run" / "checkpoints" / "step_2" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    step, warnings = go(policy, tmp_path / "run", "train.steps=3", resume=True)
+    assert step == 3
+    assert "step_2 is corrupt" in warnings[0]
+    assert "step_1" in warnings[0]
+    assert [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3]
+
+
+def test_a_checkpoint_of_another_tokenizer_is_refused(policy: Path, tmp_path: Path) -> None:
+    go(policy, tmp_path / "run", "train.steps=1")
+    tokenizer = train_tokenizer()
+    tokenizer.add_tokens(["<other>"])
+    other = tmp_path / "other"
+    build_pocket(tokenizer).save_pretrained(other)
+    tokenizer.save_pretrained(other)
+    with pytest.raises(CheckpointError, match="another tokenizer"):
+        go(other, tmp_path / "run", resume=True)
+
+
+def test_no_tasks_no_training(policy: Path, tmp_path: Path) -> None:
+    config = load([], [*SETTINGS, f"model.path={policy}"]).config
+    said = Said()
+    setup = replace(build_setup(config, said.warn), tasks=())
+    with RunFolder.open(tmp_path / "run", {}) as folder, pytest.raises(DataError, match="no training tasks"):
+        train(setup, build_plan(config), folder, said)
