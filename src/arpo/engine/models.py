@@ -1,8 +1,8 @@
 """From a name to (model, tokenizer), or to an error that says what is wrong with the name.
 
 Everything ends as a plain float model that `save_pretrained` can write: a GGUF file is de-quantised and rebuilt from
-its configuration and state dict (a slow affair; `smollm2` has a quick way of its own). A checkpoint with missing tensors
-or a tokenizer that does not fit is refused: transformers would fill the gaps with random numbers and only warn.
+its configuration and state dict (a slow affair; `smollm2` has a quick way of its own). A checkpoint with missing
+tensors or a tokenizer that does not fit is refused: transformers would fill the gaps with random numbers and only warn.
 """
 
 import importlib.resources
