@@ -11,7 +11,6 @@ from rollout_fakes import ToyDialect, ToyTool, babble, by_turn, decode, engine, 
 from arpo.engine.base import Capabilities
 from arpo.engine.scripted import ScriptedEngine
 from arpo.errors import ConfigError, DataError
-from arpo.rollout.counting import expected_calls_ratio, measured_calls_ratio
 from arpo.rollout.scheduler import check, rollout_many
 from arpo.rollout.settings import (
     AbsoluteAndDeltaRule,
@@ -196,13 +195,6 @@ async def test_top_ups_never_branch_and_are_recorded() -> None:
     assert all(d.reason.endswith("budget spent") for d in tree.decisions[1:])
     assert len(tree.children[0]) == 3
     assert len(asked.requests) == 3 + 2 * 2
-
-
-async def test_measured_calls_follow_the_counting_identity() -> None:
-    always = by_turn("abcd<s>q</s>", [("abcd", 5.0), ("<s>r</s>", 0.1)], "[42]$")
-    tree = await grow(always, arpo(total=4, initial=2))
-    assert measured_calls_ratio(tree) == pytest.approx(expected_calls_ratio(4, 2, 2, [1, 1]))
-    assert measured_calls_ratio(await grow(by_turn("[42]$"), GRPO)) == 1.0
 
 
 # Calls

@@ -1,4 +1,4 @@
-"""Entropy, branching rules, budget and counting as pure logic."""
+"""Entropy, branching rules, and budget as pure logic."""
 
 import itertools
 import math
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from arpo.rollout.branching import Reading, decide, fires, needs_entropy
 from arpo.rollout.budget import Budget, Grant, child_path
-from arpo.rollout.counting import expected_calls_ratio
 from arpo.rollout.entropy import delta, normaliser, window_mean
 from arpo.rollout.settings import AbsoluteAndDeltaRule, BernoulliRule, EntropyRule, EntropySettings, NoBranching
 from arpo.seeds import derive
@@ -239,29 +238,6 @@ def test_branch_depth_counts_forks_on_the_path() -> None:
     notes = [(grant.opened, grant.note) for grant in budget.settle()]
     assert notes == [(0, "max_branch_depth reached")] * 2
     assert not budget.can_still_open()
-
-
-# Counting
-
-
-@pytest.mark.parametrize(("calls", "published"), [(2, 0.63), (3, 0.75), (6, 0.88)])
-def test_published_values_of_the_counting_identity(calls: int, published: float) -> None:
-    """N / M = 0.5, half the branches after call 1 and half after call 2."""
-    assert expected_calls_ratio(16, 8, calls, [1, 2] * 4) == pytest.approx(published, abs=0.0051)
-
-
-@given(st.integers(1, 16), st.integers(0, 16), st.integers(1, 8), st.data())
-def test_the_ratio_never_beats_n_over_m(initial: int, extra: int, calls: int, data: st.DataObject) -> None:
-    depths = data.draw(st.lists(st.integers(0, calls), max_size=extra))
-    ratio = expected_calls_ratio(initial + extra, initial, calls, depths)
-    assert initial / (initial + extra) - 1e-12 <= ratio <= 1.0
-
-
-def test_branches_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="do not fit a total of 4"):
-        expected_calls_ratio(4, 2, 3, [1, 1, 1])
-    with pytest.raises(ValueError, match="must lie within the 2 calls"):
-        expected_calls_ratio(4, 2, 2, [3])
 
 
 def test_child_paths_name_their_place() -> None:

@@ -13,7 +13,7 @@ from arpo.tools.base import ToolContext, ToolResult, ToolStatus
 from arpo.tools.registry import build
 from arpo.tools.search import Document, SearchIndex
 from arpo.tools.settings import ImportSettings, PythonSettings, SearchSettings, ToolSettings
-from arpo.tools.toolbox import Limit, ToolBox, cap, check_offered, clean
+from arpo.tools.toolbox import Limit, ToolBox, cap, clean
 
 SCHEMA = {
     "type": "object",
@@ -127,13 +127,6 @@ async def test_stats_are_taken_and_start_again():
     await box.call("echo", {"x": "1"}, ToolContext())
     assert box.take_stats()["echo"].calls == 1
     assert box.stats["echo"].calls == 0
-
-
-def test_offered_tools_must_be_there():
-    box = ToolBox([make("search", echo)])
-    check_offered(["search"], box)
-    with pytest.raises(ToolSetupError, match=r"offers python, but the configured tools are: search"):
-        check_offered(["search", "python"], box)
 
 
 def test_settings_are_told_apart_by_type():

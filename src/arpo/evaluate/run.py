@@ -9,8 +9,7 @@ Trajectories that the infrastructure lost are left out and counted, never scored
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from arpo.engine.base import Engine
 from arpo.errors import ConfigError, DataError
@@ -19,6 +18,7 @@ from arpo.protocol.base import Dialect
 from arpo.reward.compose import score
 from arpo.reward.settings import RewardSettings
 from arpo.rollout.scheduler import rollout as grow
+from arpo.rollout.scheduler import together
 from arpo.rollout.settings import EntropySettings, NoBranching, RolloutSettings
 from arpo.task import Task
 from arpo.tools.toolbox import ToolBox
@@ -76,15 +76,5 @@ async def evaluate(
             on_progress(next(done), len(tasks))
         return tree.with_outcomes(score(tree, task, dialect, reward))
 
-    trees = await _together([one(place, task) for place, task in enumerate(tasks)])
+    trees = await together([one(place, task) for place, task in enumerate(tasks)])
     return summarise(tasks, trees, time.monotonic() - begin, seed)
-
-
-async def _together(coroutines: Sequence[Coroutine[Any, Any, RolloutTree]]) -> list[RolloutTree]:
-    """All results in order; the first failure cancels the rest and is raised itself."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            running = [group.create_task(coroutine) for coroutine in coroutines]
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return [task.result() for task in running]

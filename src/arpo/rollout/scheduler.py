@@ -108,7 +108,7 @@ async def rollout_many(
                 seed_parts=seeds,
             )
 
-    return await _together(one(task, seeds) for task, seeds in _seeded(tasks, seed_parts))
+    return await together(one(task, seeds) for task, seeds in _seeded(tasks, seed_parts))
 
 
 def _seeded(tasks: Sequence[Task], seed_parts: SeedParts) -> Iterable[tuple[Task, SeedParts]]:
@@ -119,7 +119,7 @@ def _seeded(tasks: Sequence[Task], seed_parts: SeedParts) -> Iterable[tuple[Task
         yield task, (*seed_parts, "again", again) if again else seed_parts
 
 
-async def _together(coroutines: Iterable[Coroutine[Any, Any, RolloutTree]]) -> list[RolloutTree]:
+async def together(coroutines: Iterable[Coroutine[Any, Any, RolloutTree]]) -> list[RolloutTree]:
     """All results in order; the first failure cancels the rest and is raised itself."""
     try:
         async with asyncio.TaskGroup() as group:

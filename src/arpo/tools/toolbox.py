@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,16 +117,6 @@ def _validator(tool: Tool) -> jsonschema.Draft202012Validator:
     except jsonschema.SchemaError as error:
         raise ToolSetupError(f"tool {tool.name!r}: its `parameters` are no JSON schema: {error.message}") from error
     return jsonschema.Draft202012Validator(dict(tool.parameters))
-
-
-def check_offered(offered: Iterable[str], toolbox: ToolBox) -> None:
-    """Raise ToolSetupError if the prompt offers a tool that is not configured. Called before anything is sampled."""
-    missing = [name for name in offered if name not in toolbox.names]
-    if missing:
-        raise ToolSetupError(
-            f"the policy's prompt offers {', '.join(missing)}, but the configured tools are: "
-            f"{', '.join(toolbox.names) or 'none'}; add the missing ones under `tools`, or stop offering them"
-        )
 
 
 def cap(text: str, limit: int) -> str:
