@@ -57,13 +57,14 @@ def _method(out: Path, name: str, result: EvalResult) -> MethodRun:
         return MethodRun((Point.of(result),), result.scores, result.per_family, entropy=entropy)
     rows = read_rows(out / name / "metrics.jsonl")
     trees = _trees(out / name)
+    branches = branch_statistics(trees)
     return MethodRun(
         points=(*(_point(row) for row in rows if "heldout/accuracy" in row), _final(rows[-1], result)),
         scores=result.scores,
         per_family=result.per_family,
         rewards=tuple(RewardPoint(row["step"], row["num_tokens"], row["reward"]) for row in rows),
         entropy=entropy,
-        branches=branch_statistics(trees),
+        branches=branches if branches.total.opened else None,
         calls=count_calls(trees),
     )
 
