@@ -36,7 +36,7 @@ def test_the_demo_leaves_a_report_and_its_figures(tmp_path: Path) -> None:
     assert set(summary["entropy"]) == {"start", "after_search", "after_python"}
     report = (out / "report.html").read_text()
     assert "<svg" in report
-    assert "http" not in report.replace("http://www.w3.org", "")
+    assert "://" not in report.replace("http://www.w3.org", "")
     assert (out / "accuracy.svg").read_text().startswith("<svg")
     configs = [(out / name / "config.toml").read_text() for name in ("grpo", "arpo")]
     assert configs[0] != configs[1]

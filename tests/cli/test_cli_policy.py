@@ -170,11 +170,11 @@ def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_demo_is_called_with_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[Path, dict[str, bool]]] = []
-    monkeypatch.setattr("arpo.demo.run", lambda out, **flags: calls.append((out, flags)) or 75)
-    assert main(["demo", "--out", "x", "--resume", "--quiet"]) == 75
+    calls: list[tuple[Path, tuple[str, ...], dict[str, bool]]] = []
+    monkeypatch.setattr("arpo.demo.run", lambda out, overrides, **flags: calls.append((out, overrides, flags)) or 75)
+    assert main(["demo", "evaluation.tasks=9", "--out", "x", "--resume", "--quiet"]) == 75
     flags = {"from_scratch": False, "overwrite": False, "resume": True, "quiet": True}
-    assert calls == [(Path("x"), flags)]
+    assert calls == [(Path("x"), ("evaluation.tasks=9",), flags)]
 
 
 def test_the_examples_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
