@@ -59,7 +59,7 @@ def _method(out: Path, name: str, result: EvalResult) -> MethodRun:
     trees = _trees(out / name)
     branches = branch_statistics(trees)
     return MethodRun(
-        points=(*(_point(row) for row in rows if "heldout/accuracy" in row), _final(rows[-1], result)),
+        points=(*(_point(row) for row in rows[:-1] if "heldout/accuracy" in row), _final(rows[-1], result)),
         scores=result.scores,
         per_family=result.per_family,
         rewards=tuple(RewardPoint(row["step"], row["num_tokens"], row["reward"]) for row in rows),

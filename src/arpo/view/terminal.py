@@ -155,10 +155,9 @@ def _decision(decision: Decision) -> Text:
     line = Text(f"◆ {verdict}", style="bold yellow" if branched else "dim")
     if math.isfinite(decision.delta):
         line.append(f"  H {decision.h_root:.3f} → {decision.h_tool:.3f} nats, ΔH {decision.delta:+.4f}")
-    if math.isfinite(decision.probability):
-        line.append(
-            f", P {decision.probability:.4f}" if math.isfinite(decision.delta) else f"  P {decision.probability:.4f}"
-        )
+    shown = f"P {decision.probability:.4f}"
+    if math.isfinite(decision.probability) and shown not in decision.reason:
+        line.append(f"  {shown}")
     return line.append(f"  {visible(decision.reason)}", style="dim")
 
 
