@@ -35,7 +35,7 @@ async def test_picture_shows_calls_results_entropy_decisions_and_rewards() -> No
     assert "← {Q}" in shown
     assert "████ abcd" in shown
     assert "▁▁▁▁▁▁▁▁▁ efgh[42]$" in shown
-    assert "◆ 1 of 1 branches opened  H 0.100 → 1.500 nats, ΔH +0.2885, P 0.5577  P 0.5577 > 0.5" in shown
+    assert "◆ 1 of 1 branches opened  H 0.100 → 1.500 nats, ΔH +0.2885  P 0.5577 > 0.5" in shown
     assert "◆ 0 of 1 branches opened" in shown
     assert "budget spent" in shown
     assert "● reward +1.10  answer 42  accuracy 1, multi_tool 0.1" in shown
