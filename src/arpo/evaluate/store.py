@@ -9,6 +9,7 @@ from arpo.data.trees import read_trees, write_trees
 from arpo.errors import DataError
 from arpo.evaluate.intervals import Interval
 from arpo.evaluate.result import Accuracy, EvalResult
+from arpo.train.runfolder import write_atomic
 
 FIGURES, TREES = "evaluation.json", "trees.parquet"
 
@@ -18,9 +19,7 @@ def save(folder: Path, result: EvalResult, decode: Callable[[Sequence[int]], str
     folder.mkdir(parents=True, exist_ok=True)
     write_trees(folder / TREES, result.trees, step=0, decode=decode)
     figures = result.to_dict() | {"scores": result.scores, "rewards": result.rewards}
-    draft = folder / f".{FIGURES}.tmp"
-    draft.write_text(json.dumps(figures, indent=1))
-    draft.replace(folder / FIGURES)
+    write_atomic(folder / FIGURES, json.dumps(figures, indent=1))
 
 
 def load(folder: Path) -> EvalResult:
