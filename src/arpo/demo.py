@@ -37,7 +37,6 @@ TRAINED = ("grpo", "arpo")
 class Job:
     """One command of the demo. It is not run if `done` exists."""
 
-    name: str
     arguments: tuple[str, ...]
     done: Path
 
@@ -113,13 +112,13 @@ def _cold_start(out: Path, reporter: Reporter) -> Mapping[str, str]:
 def _evaluation(out: Path, name: str, policy: str, overrides: tuple[str, ...]) -> Job:
     folder = out / "evaluations" / name
     arguments = ("eval", str(out / "demo.toml"), *overrides, "--model", policy, "--out", str(folder), "--quiet")
-    return Job(f"eval {name}", arguments, folder / FIGURES)
+    return Job(arguments, folder / FIGURES)
 
 
 def _training(out: Path, name: str, start: str, overrides: tuple[str, ...]) -> Job:
     changes = (f"run.out={out}", f"run.name={name}", *overrides, *(GRPO if name == "grpo" else ()))
     arguments = ("train", str(out / "demo.toml"), *changes, "--model", start, "--resume")
-    return Job(name, arguments, out / name / "finished")
+    return Job(arguments, out / name / "finished")
 
 
 def _newest(run_folder: Path) -> Path:

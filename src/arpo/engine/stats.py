@@ -19,8 +19,3 @@ class EngineStats:
     steps: int = 0
     seconds: float = 0.0
     """Time spent inside steps (computing), waiting for tools excluded."""
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Sampled tokens per second of computing."""
-        return self.sampled_tokens / self.seconds if self.seconds else 0.0

@@ -94,8 +94,3 @@ class Dialect(Protocol):
         ...
 
     def decode(self, tokens: Sequence[int]) -> str: ...
-
-
-def offered(tools: Sequence[ToolSpec]) -> str:
-    """One line per tool for a system prompt."""
-    return "\n".join(f"- {tool.name}: {tool.description}" for tool in tools)

@@ -43,7 +43,7 @@ def score_answer(prediction: str | None, gold: str, kind: Comparison = "auto") -
         return float(_numbers_equal(prediction, gold) or _bare(prediction) == _bare(gold))
     if kind == "exact":
         return float(_spaced(prediction) == _spaced(gold))
-    return f1(prediction, gold) if kind == "f1" else float(normalise(prediction) == normalise(gold))
+    return f1(prediction, gold) if kind == "f1" else exact(prediction, gold)
 
 
 def _kind_of(gold: str, kind: Comparison) -> Comparison:

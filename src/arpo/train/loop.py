@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,12 @@ def train(setup: Setup, plan: Plan, folder: RunFolder, reporter: Reporter) -> Tr
     loop = _Loop(setup, plan, folder, reporter)
     with asyncio.Runner() as runner, graceful(reporter.say) as stop:
         return runner.run(loop.run(stop))
+
+
+@lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, tasks: int) -> np.ndarray:
+    """The order of the tasks in one epoch; a batch touches two epochs at the most."""
+    return np.random.default_rng(derive(seed, "order", epoch)).permutation(tasks)
 
 
 class _Loop:
@@ -186,8 +193,7 @@ class _Loop:
     def _task(self, cursor: int) -> Task:
         """Tasks in a fresh order every epoch."""
         epoch, place = divmod(cursor, len(self.setup.tasks))
-        order = np.random.default_rng(derive(self.plan.seed, "order", epoch)).permutation(len(self.setup.tasks))
-        return self.setup.tasks[int(order[place])]
+        return self.setup.tasks[int(_order(self.plan.seed, epoch, len(self.setup.tasks))[place])]
 
     def _update(self, trees: Sequence[RolloutTree]) -> dict[str, float]:
         """One optimiser step per mini-batch of prompts; metrics averaged over them."""

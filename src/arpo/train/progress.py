@@ -1,7 +1,6 @@
 """What a person sees while a run trains: a live line with ETA on a terminal, plain lines elsewhere."""
 
 import sys
-import time
 from collections.abc import Mapping
 from types import TracebackType
 
@@ -17,7 +16,6 @@ class Reporter:
         self.quiet = quiet
         self.console = Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
-        self._started = time.monotonic()
 
     def __enter__(self) -> "Reporter":
         if self.console.is_terminal and not self.quiet:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.utils.logging import disable_progress_bar
 
 from arpo.learn.checkpoint import load_latest, save_checkpoint
 from arpo.learn.update import Learner
@@ -54,7 +53,6 @@ def save(root: Path, position: Position, model: Any, tokenizer: Any, learner: Le
     """Write the checkpoint of `position` atomically; older ones beyond `keep` go."""
 
     def write(folder: Path) -> None:
-        disable_progress_bar()  # one bar per step would drown the run's own lines
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         torch.save(learner.state_dict(), folder / "learner.pt")
