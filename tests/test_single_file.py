@@ -16,7 +16,7 @@ from arpo.credit import assign
 from arpo.credit.settings import CreditSettings
 from arpo.data.pocket import build_pocket, train_tokenizer
 from arpo.engine.scripted import Scripted, ScriptedEngine
-from arpo.learn.settings import LossSettings, OptimSettings
+from arpo.learn.settings import ClipLoss, OptimSettings
 from arpo.learn.update import Learner
 from arpo.protocol.tags import TagsDialect
 from arpo.reward.compose import score
@@ -232,7 +232,7 @@ def test_same_advantages_and_loss(folder: Path, credit: str) -> None:
         values += own
     model = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
     mine = single_file.surrogate_loss(model, used, values, config)
-    learner = Learner(model, LossSettings(), OptimSettings(micro_tokens=700), total_updates=1)
+    learner = Learner(model, ClipLoss(), OptimSettings(micro_tokens=700), total_updates=1)
     metrics = learner.update(scored, credits)
     assert mine.item() == pytest.approx(metrics["loss"], rel=1e-9)
     assert abs(mine.item()) > 1e-3
@@ -247,7 +247,7 @@ def test_same_gradient(folder: Path) -> None:
     single_file.surrogate_loss(model, walks, single_file.advantages(walks, rewards, "soft"), config).backward()
     mine = torch.cat([p.grad.flatten() for p in model.parameters()])
     model.zero_grad()
-    learner = Learner(model, LossSettings(), OptimSettings(max_grad_norm=1e9), total_updates=1)
+    learner = Learner(model, ClipLoss(), OptimSettings(max_grad_norm=1e9), total_updates=1)
     learner.stepper.step = lambda _lr: None  # type: ignore[method-assign]
     scored = tree.with_outcomes([Outcome(r) for r in rewards])
     learner.update([scored], [assign(scored, CreditSettings())])

@@ -11,7 +11,7 @@ from pydantic import model_validator
 from arpo.credit.settings import CreditSettings
 from arpo.data.settings import DataSettings, FactbookSettings
 from arpo.engine.settings import EngineSettings, ModelSettings
-from arpo.learn.settings import LossSettings, OptimSettings
+from arpo.learn.settings import ClipLoss, LossSettings, OptimSettings
 from arpo.protocol.settings import DialectSettings
 from arpo.reward.settings import RewardSettings
 from arpo.rollout.settings import EntropySettings, RolloutSettings
@@ -34,7 +34,7 @@ class Config(Frozen):
     rollout: RolloutSettings = RolloutSettings()
     reward: RewardSettings = RewardSettings()
     credit: CreditSettings = CreditSettings()
-    loss: LossSettings = LossSettings()
+    loss: LossSettings = ClipLoss()
     optim: OptimSettings = OptimSettings()
     train: TrainSettings = TrainSettings()
     sft: SftSettings = SftSettings()

@@ -10,7 +10,7 @@ from typing import Any
 from arpo.config.conversion import Conversion
 from arpo.config.names import nearest
 from arpo.errors import ConfigError
-from arpo.learn.settings import LossSettings
+from arpo.learn.settings import ClipLoss
 
 RULE = "absolute_and_delta"
 
@@ -29,7 +29,7 @@ def _importance_clip(result: Conversion, value: Any, source: str) -> None:
         result.put("loss.clip_high", value, source)
         return
     result.put("loss.max_ratio", value, source)
-    if value < 1 + LossSettings().clip_high:
+    if value < 1 + ClipLoss().clip_high:
         result.put("loss.clip_high", value - 1, source)
         result.note(f"{source} = {value} lies inside the default clip range, so loss.clip_high is narrowed to it")
 
