@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, Qwen3ForCausalLM
 
 from arpo import seeds, single_file
 from arpo.credit import assign
-from arpo.credit.settings import CreditSettings
+from arpo.credit.settings import credit_settings
 from arpo.data.pocket import build_pocket, train_tokenizer
 from arpo.engine.scripted import Scripted, ScriptedEngine
 from arpo.learn.settings import ClipLoss, OptimSettings
@@ -222,7 +222,7 @@ def test_same_advantages_and_loss(folder: Path, credit: str) -> None:
         rewards = draw.choice([-1.0, 0.0, 1.0, 1.1], len(walks)).tolist()
         own = single_file.advantages(walks, rewards, credit)
         scored.append(tree.with_outcomes([Outcome(r) for r in rewards]))
-        credits.append(assign(scored[-1], CreditSettings(type=credit)))
+        credits.append(assign(scored[-1], credit_settings(type=credit)))
         for path, value, walk, pieces in zip(tree.paths(), credits[-1].values, walks, own, strict=True):
             assert value is not None
             mine = [a * p.is_policy for p, a in zip(walk.pieces, pieces, strict=True) for _ in p.tokens]
@@ -250,7 +250,7 @@ def test_same_gradient(folder: Path) -> None:
     learner = Learner(model, ClipLoss(), OptimSettings(max_grad_norm=1e9), total_updates=1)
     learner.stepper.step = lambda _lr: None  # type: ignore[method-assign]
     scored = tree.with_outcomes([Outcome(r) for r in rewards])
-    learner.update([scored], [assign(scored, CreditSettings())])
+    learner.update([scored], [assign(scored, credit_settings())])
     theirs = torch.cat([p.grad.flatten() for p in model.parameters()])
     torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from arpo.credit import assign
-from arpo.credit.settings import CreditSettings
+from arpo.credit.settings import credit_settings
 from arpo.learn.batch import collate, rows_of, split
 from arpo.tree import Finish, Outcome, RolloutTree, Segment, Source, ToolEvent
 
@@ -15,7 +15,7 @@ Maker = Callable[..., RolloutTree]
 
 def test_a_row_holds_the_policy_tokens_of_its_trajectory(forked: Maker) -> None:
     tree = forked()
-    rows = rows_of(tree, assign(tree, CreditSettings(type="hard", epsilon=0.0)))
+    rows = rows_of(tree, assign(tree, credit_settings(type="hard", epsilon=0.0)))
     assert [len(row) for row in rows] == [11, 13, 11]
     first = rows[0]
     assert first.position_p.tolist() == [3, 4, 5, 6, 9, 10, 11]
@@ -35,7 +35,7 @@ def test_a_row_ends_with_its_last_policy_token() -> None:
         Segment(np.array([8], np.int32), Source.TOOL, 0, event=ToolEvent("search", "{}", "ok")),
     )
     tree = RolloutTree("t", segments, (2, 3), outcomes=(Outcome(1.0), Outcome(0.0)))
-    rows = rows_of(tree, assign(tree, CreditSettings()))
+    rows = rows_of(tree, assign(tree, credit_settings()))
     assert [row.token_T.tolist() for row in rows] == [[1, 2, 3, 4]]  # and a trajectory without a policy token is none
 
 
@@ -48,19 +48,19 @@ def test_a_policy_token_that_nothing_predicts_is_refused() -> None:
     )
     tree = RolloutTree("empty-prompt", segments, (1, 2), outcomes=(Outcome(1.0), Outcome(0.0)))
     with pytest.raises(ValueError, match="tree empty-prompt: a policy token stands first"):
-        rows_of(tree, assign(tree, CreditSettings()))
+        rows_of(tree, assign(tree, credit_settings()))
 
 
 def test_excluded_trajectories_have_no_row(forked: Maker) -> None:
     tree = forked((1.0, None, 0.0))
-    rows = rows_of(tree, assign(tree, CreditSettings()))
+    rows = rows_of(tree, assign(tree, credit_settings()))
     assert [row.token_T.tolist() for row in rows] == [tree.path(leaf).token_T.tolist() for leaf in (3, 5)]
 
 
 @pytest.mark.parametrize("micro_tokens", [1, 12, 26, 30, 60, 10_000])
 def test_every_row_is_in_one_micro_batch_within_the_budget(forked: Maker, micro_tokens: int) -> None:
     trees = [forked(seed=seed) for seed in range(3)]
-    rows = [row for tree in trees for row in rows_of(tree, assign(tree, CreditSettings()))]
+    rows = [row for tree in trees for row in rows_of(tree, assign(tree, credit_settings()))]
     batches = list(split(rows, micro_tokens))
     assert sorted(i for batch in batches for i in batch) == list(range(9))
     for batch in batches:
@@ -70,7 +70,7 @@ def test_every_row_is_in_one_micro_batch_within_the_budget(forked: Maker, micro_
 
 def test_collate_points_at_the_state_before_each_label(forked: Maker) -> None:
     tree = forked()
-    rows = rows_of(tree, assign(tree, CreditSettings()))
+    rows = rows_of(tree, assign(tree, credit_settings()))
     batch = collate(rows, [row.weight_p for row in rows])
     assert batch.input_BT.shape == (3, 13)
     for row, column, label in zip(batch.row_P, batch.column_P, batch.label_P, strict=True):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from arpo.credit import Credit, assign
-from arpo.credit.settings import CreditSettings
+from arpo.credit.settings import credit_settings
 from arpo.learn.settings import LossSettings, OptimSettings
 from arpo.learn.update import DivergenceError, Learner
 from arpo.tree import RolloutTree
@@ -18,7 +18,7 @@ Maker = Callable[..., Any]
 
 
 def credits_of(trees: Sequence[RolloutTree], **settings: Any) -> list[Credit]:
-    return [assign(tree, CreditSettings(**settings)) for tree in trees]
+    return [assign(tree, credit_settings(**settings)) for tree in trees]
 
 
 def learner(model: Any, loss: LossSettings | None = None, total: int = 10, **optim: Any) -> Learner:

@@ -8,7 +8,7 @@ policy on the built-in factbook, so `arpo train` works with no file at all.
 
 from pydantic import model_validator
 
-from arpo.credit.settings import CreditSettings
+from arpo.credit.settings import CreditSettings, SoftCredit
 from arpo.data.settings import DataSettings, FactbookSettings
 from arpo.engine.settings import EngineSettings, ModelSettings
 from arpo.learn.settings import ClipLoss, LossSettings, OptimSettings
@@ -33,7 +33,7 @@ class Config(Frozen):
     entropy: EntropySettings = EntropySettings()
     rollout: RolloutSettings = RolloutSettings()
     reward: RewardSettings = RewardSettings()
-    credit: CreditSettings = CreditSettings()
+    credit: CreditSettings = SoftCredit()
     loss: LossSettings = ClipLoss()
     optim: OptimSettings = OptimSettings()
     train: TrainSettings = TrainSettings()

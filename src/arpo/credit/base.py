@@ -1,18 +1,16 @@
 """Credit: what each node of each trajectory was worth.
 
-An advantage family is a function from a scored tree to values and weights per trajectory and node; it knows trees and
-numbers and nothing else. Families differ in two places only: the value a leaf carries and what a shared node makes of
-the leaves below it. Both start from the helpers here, so a family is a few lines. It is looked up by name; adding one
-is one file, imported in the room's `__init__`.
+An advantage family is a function from a scored tree to values and weights per trajectory; it knows trees and numbers
+and nothing else. It is looked up by name; adding one is one file, imported in the room's `__init__`, and its settings.
+Most families look at one tree; one that normalises over the batch registers with `register_batch`.
 
-A trajectory whose reward is None (infrastructure failed) is not in the baseline and not in the loss: masking only its
-loss would still let a failed tool move everybody else's advantage.
-
-Shapes: M trajectories (leaves), S nodes of the tree.
+A trajectory whose reward is None (infrastructure failed) is not in any baseline, count or loss: masking only its loss
+would still let a failed tool move everybody else's advantage. See `arpo.credit.scored`.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,31 +23,35 @@ from arpo.tree import RolloutTree
 class Credit:
     """One entry per trajectory, in leaf order; None: excluded (its reward is None).
 
-    `values`: advantage of each node on the path from the prompt to the leaf, float64 `[nodes on the path]`.
-    `weights`: how much each of the node's tokens counts in the loss, same shape. Both are 0 on nodes that the policy
-    did not sample.
+    `values`: advantage of each node on the path from the prompt to the leaf, float64 `[nodes on the path]`; or, when
+    `per_token`, of each of the path's T tokens, prompt included, float64 `[T]`.
+    `weights`: how much each of the node's tokens counts in the loss on this copy, float64 `[nodes on the path]`.
+    Both are 0 on what the policy did not sample; on what it did sample, weights are positive.
     """
 
     values: tuple[np.ndarray | None, ...]
     weights: tuple[np.ndarray | None, ...]
+    per_token: bool = False
 
     @property
     def has_signal(self) -> bool:
         """Whether any token would be pushed up or down."""
-        pairs = zip(self.values, self.weights, strict=True)
-        return any(bool((v * w).any()) for v, w in pairs if v is not None and w is not None)
+        return any(bool(value.any()) for value in self.values if value is not None)
 
 
-CreditRule = Callable[[RolloutTree, CreditSettings], Credit]
-NodeValue = Callable[[int, int], float]
-"""(trajectory, node on its path) -> advantage."""
-_RULES: dict[str, CreditRule] = {}
+Divergence = Sequence[Sequence[np.ndarray]]
+"""Per tree and segment, float64 `[T]`: ln(pi_old / pi_ref) of each policy token, empty for what others wrote."""
+
+S = TypeVar("S")
+TreeRule = Callable[[RolloutTree, S], Credit]
+BatchRule = Callable[[Sequence[RolloutTree], S, Divergence | None], list[Credit]]
+_RULES: dict[str, BatchRule[Any]] = {}
 
 
-def register(name: str) -> Callable[[CreditRule], CreditRule]:
-    """Decorator: make a rule known as `name`. Raises ValueError if the name is taken."""
+def register_batch(name: str) -> Callable[[BatchRule[S]], BatchRule[S]]:
+    """Decorator: make a rule over a whole batch known as `name`. Raises ValueError if the name is taken."""
 
-    def keep(rule: CreditRule) -> CreditRule:
+    def keep(rule: BatchRule[S]) -> BatchRule[S]:
         if name in _RULES:
             raise ValueError(f"credit rule {name!r} is registered twice")
         _RULES[name] = rule
@@ -58,7 +60,20 @@ def register(name: str) -> Callable[[CreditRule], CreditRule]:
     return keep
 
 
-def get(name: str) -> CreditRule:
+def register(name: str) -> Callable[[TreeRule[S]], TreeRule[S]]:
+    """Decorator: make a rule over one tree known as `name`. Raises ValueError if the name is taken."""
+
+    def keep(rule: TreeRule[S]) -> TreeRule[S]:
+        def one_by_one(trees: Sequence[RolloutTree], settings: S, divergence: Divergence | None) -> list[Credit]:
+            return [rule(tree, settings) for tree in trees]
+
+        register_batch(name)(one_by_one)
+        return rule
+
+    return keep
+
+
+def get(name: str) -> BatchRule[Any]:
     """The rule registered as `name`. Raises ConfigError naming the known ones."""
     if name not in _RULES:
         raise ConfigError(f"credit.type = {name!r} is unknown; known: {', '.join(sorted(_RULES))}")
@@ -66,58 +81,17 @@ def get(name: str) -> CreditRule:
 
 
 def assign(tree: RolloutTree, settings: CreditSettings) -> Credit:
-    """Credit of a scored tree by the configured rule."""
-    return get(settings.type)(tree, settings)
+    """Credit of one scored tree by the configured rule; for a rule over a batch, the tree is the whole batch."""
+    return assign_all([tree], settings)[0]
 
 
-def group_advantages(rewards: Sequence[float | None], epsilon: float) -> np.ndarray:
-    """A_l = (R_l - mean R) / (std R + epsilon) over the rewards that exist, float64 `[M]`; NaN where there is none.
+def assign_all(
+    trees: Sequence[RolloutTree], settings: CreditSettings, divergence: Divergence | None = None
+) -> list[Credit]:
+    """Credit of a batch of scored trees, in their order. `divergence`: for a KL term in the reward.
 
-    Population standard deviation. Equal rewards and a group of one give exactly 0, whatever rounding does to the mean.
-    Source: Shao et al. 2024, "DeepSeekMath", equation 3 (outcome supervision).
+    Raises ConfigError if the settings need a divergence and none is given, ValueError for a tree without outcomes.
     """
-    reward_M = np.array([np.nan if r is None else r for r in rewards], np.float64)
-    kept = ~np.isnan(reward_M)
-    if not kept.any():
-        return reward_M
-    known = reward_M[kept]
-    if known.min() == known.max():
-        return np.where(kept, 0.0, np.nan)
-    return (reward_M - known.mean()) / (known.std() + epsilon)
-
-
-def sum_through(tree: RolloutTree, value_M: np.ndarray) -> np.ndarray:
-    """Sum of the leaves' values over the trajectories through each node, float64 `[S]`."""
-    total_S = np.zeros(len(tree.segments), np.float64)
-    total_S[list(tree.leaves)] = value_M
-    for node in range(len(tree.segments) - 1, 0, -1):
-        total_S[tree.segments[node].parent] += total_S[node]
-    return total_S
-
-
-def leaf_advantages(tree: RolloutTree, settings: CreditSettings) -> tuple[np.ndarray, np.ndarray]:
-    """(A float64 `[M]` with NaN for excluded trajectories, d float64 `[S]`: kept trajectories through each node).
-
-    Raises ValueError for a tree that has not been scored.
-    """
-    if len(tree.outcomes) != len(tree.leaves):
-        raise ValueError(f"tree {tree.task_id}: credit needs one outcome per trajectory, it has {len(tree.outcomes)}")
-    advantage_M = group_advantages(tree.rewards, settings.epsilon)
-    return advantage_M, sum_through(tree, (~np.isnan(advantage_M)).astype(np.float64))
-
-
-def spread(
-    tree: RolloutTree, settings: CreditSettings, kept_M: np.ndarray, count_S: np.ndarray, value: NodeValue
-) -> Credit:
-    """Lay values and weights along every kept trajectory. `value` is asked for policy nodes alone."""
-    weight_S = np.array([float(s.is_policy) for s in tree.segments])
-    if settings.shared_prefix_average:
-        weight_S /= np.maximum(count_S, 1.0)
-    values: list[np.ndarray | None] = []
-    weights: list[np.ndarray | None] = []
-    for m, leaf in enumerate(tree.leaves):
-        path = tree.ancestry(leaf)
-        own = [value(m, node) if tree.segments[node].is_policy else 0.0 for node in path]
-        values.append(np.array(own, np.float64) if kept_M[m] else None)
-        weights.append(weight_S[list(path)] if kept_M[m] else None)
-    return Credit(tuple(values), tuple(weights))
+    if settings.needs_reference and divergence is None:
+        raise ConfigError("credit.kl > 0 needs a reference policy to measure the divergence from; set credit.kl = 0")
+    return get(settings.type)(trees, settings, divergence)

@@ -1,14 +1,17 @@
-"""GRPO: every token of a trajectory carries the trajectory's group-normalised reward."""
+"""GRPO: every token of a trajectory carries the trajectory's group-normalised reward.
 
-import numpy as np
+Source: Shao et al. 2024, "DeepSeekMath", section 4.1.2 (outcome supervision).
+"""
 
-from arpo.credit.base import Credit, leaf_advantages, register, spread
-from arpo.credit.settings import CreditSettings
+from arpo.credit.base import Credit, register
+from arpo.credit.scored import Scored, z_scores
+from arpo.credit.settings import GrpoCredit, SoftCredit
 from arpo.tree import RolloutTree
 
 
 @register("grpo")
-def grpo(tree: RolloutTree, settings: CreditSettings) -> Credit:
+def grpo(tree: RolloutTree, settings: GrpoCredit | SoftCredit) -> Credit:
     """A = (R - mean R) / (std R + epsilon), the same on all of a trajectory's policy nodes."""
-    advantage_M, count_S = leaf_advantages(tree, settings)
-    return spread(tree, settings, ~np.isnan(advantage_M), count_S, lambda m, _node: float(advantage_M[m]))
+    scored = Scored.of(tree)
+    advantage_M = z_scores(scored.reward_M, settings.epsilon)
+    return scored.spread(scored.counting(settings.shared_prefix_average), own_M=advantage_M)

@@ -7,11 +7,11 @@ Source: Dong et al. 2025, "Agentic Reinforced Policy Optimization", the soft set
 
 from arpo.credit.base import Credit, register
 from arpo.credit.grpo import grpo
-from arpo.credit.settings import CreditSettings
+from arpo.credit.settings import SoftCredit
 from arpo.tree import RolloutTree
 
 
 @register("soft")
-def soft(tree: RolloutTree, settings: CreditSettings) -> Credit:
+def soft(tree: RolloutTree, settings: SoftCredit) -> Credit:
     """The trajectory's own advantage on every copy of a shared node."""
     return grpo(tree, settings)

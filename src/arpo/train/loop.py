@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from arpo.credit.base import get as get_credit
-from arpo.credit.settings import CreditSettings
+from arpo.credit.base import assign_all
+from arpo.credit.settings import CreditSettings, SoftCredit
 from arpo.data.trees import write_trees
 from arpo.engine.base import Engine
 from arpo.errors import DataError
@@ -66,7 +66,7 @@ class Plan:
     rollout: RolloutSettings
     entropy: EntropySettings = field(default_factory=EntropySettings)
     reward: RewardSettings = field(default_factory=RewardSettings)
-    credit: CreditSettings = field(default_factory=CreditSettings)
+    credit: CreditSettings = field(default_factory=SoftCredit)
     seed: int = 0
 
 
@@ -103,7 +103,6 @@ def _order(seed: int, epoch: int, tasks: int) -> np.ndarray:
 class _Loop:
     def __init__(self, setup: Setup, plan: Plan, folder: RunFolder, reporter: Reporter) -> None:
         self.setup, self.plan, self.folder, self.reporter = setup, plan, folder, reporter
-        self.credit = get_credit(plan.credit.type)
         self.trackers = Trackers(plan.train.trackers, folder.path, reporter.warn)
         self.position = restore(folder.checkpoints, setup.model, setup.tokenizer, setup.learner, reporter.warn)
         folder.rewind(self.position.step)
@@ -197,7 +196,7 @@ class _Loop:
 
     def _update(self, trees: Sequence[RolloutTree]) -> dict[str, float]:
         """One optimiser step per mini-batch of prompts; metrics averaged over them."""
-        credits = [self.credit(tree, self.plan.credit) for tree in trees]
+        credits = assign_all(trees, self.plan.credit)
         size = self.plan.train.mini_batch or self.plan.train.prompts
         starts = range(0, max(len(trees), 1), size)  # without any tree one empty update: the schedule goes on
         rows = [self.setup.learner.update(trees[i : i + size], credits[i : i + size]) for i in starts]
