@@ -16,6 +16,7 @@ from arpo.cli.config import app as config_app
 from arpo.cli.demo import demo
 from arpo.cli.doctor import doctor
 from arpo.cli.evaluate import evaluate
+from arpo.cli.export import export
 from arpo.cli.rollout import rollout
 from arpo.cli.sft import sft
 from arpo.cli.train import train
@@ -33,6 +34,7 @@ app.command(sft)
 app.command(train)
 app.command(evaluate, name="eval")
 app.command(rollout)
+app.command(export)
 app.command(config_app)
 app.command(doctor)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from arpo.config.schema import Config
-from arpo.config.wire import no_progress_bars
+from arpo.config.wire import adapt, no_progress_bars
 from arpo.errors import ConfigError, DataError
 from arpo.seeds import derive
 from arpo.train.batches import IGNORED, Row, bucket, encode_pieces, repeat, stream
@@ -19,14 +19,17 @@ DRAWN = 300
 def cold_start(config: Config, folder: Path, say: Callable[[str], None]) -> Path:
     """Fine-tune `model.path` on the demonstrations of `sft` and save it in `folder`; the folder.
 
+    With `model.lora` an adapter learns, and is merged into the weights that are saved.
     Raises DataError naming file and row, ConfigError where there is nothing to learn from or no end.
     """
+    from arpo.engine.lora import merge
     from arpo.engine.models import load_policy, pick_dtype
     from arpo.train.sft import fit, new_clock, save
 
     no_progress_bars()
     conversations = [one for path in config.sft.files for one in _read(path)]
     model, tokenizer = load_policy(config.model.path, dtype="float32", device=config.model.device)
+    adapt(config, model)
     rng = random.Random(derive(config.sft.seed, "sft"))
     if conversations:
         rows = _rows(conversations, tokenizer, config.sft)
@@ -36,6 +39,7 @@ def cold_start(config: Config, folder: Path, say: Callable[[str], None]) -> Path
         settings = _limited(config.sft)
         batches = _generated(config, tokenizer, rng)
     fit(model, tokenizer, batches, settings, clock=new_clock(settings), say=say)
+    merge(model)
     save(model, tokenizer, folder, pick_dtype(config.model.dtype))
     return folder
 

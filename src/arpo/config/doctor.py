@@ -163,6 +163,12 @@ def _cold_start() -> Iterator[Finding]:
     yield Finding("trl", "ok" if version else "missing", version or "needed by arpo sft", fix)
 
 
+def _adapters() -> Iterator[Finding]:
+    version = _version("peft")
+    fix = "" if version else "pip install 'arpo[lora]'"
+    yield Finding("peft", "ok" if version else "missing", version or "needed by model.lora", fix)
+
+
 def _corpus() -> Iterator[Finding]:
     from arpo.data.factbook.corpus import ensure_index, index_folder
     from arpo.errors import DataError
@@ -209,6 +215,7 @@ CHECKS: tuple[Check, ...] = (
     _corpus,
     _models,
     _cold_start,
+    _adapters,
     _vllm,
     _trackers,
     _disk,

@@ -75,10 +75,19 @@ def build_policy(config: Config, tasks: Sequence[Task] = ()) -> Policy:
     toolbox = build_toolbox(config)
     refuse_unbacked_prompts(tasks, toolbox.names)
     model, tokenizer = load_policy(config.model.path, dtype=config.model.dtype, device=config.model.device)
+    adapt(config, model)
     refuse_unbacked_vocabulary(config.model.path, tokenizer, toolbox.names)
     dialect = build_dialect(config.protocol, tokenizer, toolbox.tools)
     engine = make_engine(model, tokenizer, config.engine)
     return Policy(model, tokenizer, engine, dialect, toolbox, int(model.get_output_embeddings().weight.shape[0]))
+
+
+def adapt(config: Config, model: Any) -> None:
+    """Give the model the adapter of `model.lora`, if there is one; its start is drawn from the run's seed."""
+    from arpo.engine.lora import attach
+
+    if config.model.lora is not None:
+        attach(model, config.model.lora, base=config.model.path, seed=derive(config.run.seed, "lora"))
 
 
 def no_progress_bars() -> None:

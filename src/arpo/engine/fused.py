@@ -2,8 +2,8 @@
 
 A small model spends most of a decoding step between kernels. Here a layer is about twenty operations: one
 matrix for q, k and v, one for gate and up, q and k normalised and rotated together, attention on views of the KV store.
-The weights are copies, made when the engine is built and at every publish; `tests/engine` holds the logits to those of
-the module.
+The weights are copies, made when the engine is built and at every publish (of a layer with an adapter the merged ones);
+`tests/engine` holds the logits to those of the module.
 
 Shapes: B rows, Q new tokens, H key/value heads, G query heads per key/value head, D head size, T columns read.
 """
@@ -16,6 +16,7 @@ from torch.nn import Linear
 from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
 
 from arpo.engine.kv import Layout, SlotStore
+from arpo.engine.lora import folded, is_adapted_layer
 from arpo.engine.stock import text_config
 
 _KINDS = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
@@ -47,8 +48,15 @@ def can_fuse(model: Any) -> bool:
         type(model).__name__ in _KINDS
         and config.hidden_act == "silu"
         and rope.get("rope_type") in _ROPES
-        and all(type(module) is Linear for name, module in model.named_modules() if name.endswith(("_proj", "lm_head")))
+        and all(_is_linear(module) for name, module in model.named_modules() if name.endswith(("_proj", "lm_head")))
     )
+
+
+def _is_linear(module: Any) -> bool:
+    """A plain linear layer, or an adapted one whose merged weights lose nothing to rounding."""
+    if is_adapted_layer(module):
+        return type(module.base_layer) is Linear and module.base_layer.weight.dtype.itemsize >= 4
+    return type(module) is Linear
 
 
 class FusedForward:
@@ -73,7 +81,7 @@ class FusedForward:
         """Copy the module's weights."""
         with torch.inference_mode():
             self._embed = self._model.model.embed_tokens.weight.detach().clone()
-            self._head = self._model.lm_head.weight.detach().clone()
+            self._head = folded(self._model.lm_head).weight.detach().clone()
             self._norm = self._model.model.norm.weight.detach().clone()
             self._layers = [self._copy(layer) for layer in self._model.model.layers]
 
@@ -159,8 +167,9 @@ class FusedForward:
         return torch.cat([queries, attention.k_norm.weight.expand(self._kv_heads, -1)])
 
 
-def _joined(*parts: Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _joined(*layers: Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Weights and biases of several projections of the same input, as one projection."""
+    parts = [folded(layer) for layer in layers]
     weight = torch.cat([part.weight.detach() for part in parts])
     biases = [part.bias for part in parts if part.bias is not None]
     return weight, torch.cat([bias.detach() for bias in biases]) if biases else None

@@ -24,6 +24,7 @@ from arpo.engine.base import Capabilities, SampleParams
 from arpo.engine.batching import Batcher, Row, frozen
 from arpo.engine.fused import FusedForward, can_fuse
 from arpo.engine.kv import SlotStore
+from arpo.engine.lora import is_adapted, load_adapter, merged_state_dict, save_weights
 from arpo.engine.models import load_policy
 from arpo.engine.settings import EngineSettings
 from arpo.engine.stats import EngineStats
@@ -112,7 +113,8 @@ class LocalEngine:
     async def publish(self, weights: Any, version: int) -> None:
         """Sample from `weights` from now on: a state dict, another module (copied), or this engine's own module.
 
-        Running segments end on the old weights first. Raises ArpoError if the weights do not fit.
+        Of a module with an adapter an engine without one takes the merged weights. Running segments end on the old
+        weights first. Raises ArpoError if the weights do not fit.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._drained.append(done)
@@ -126,16 +128,20 @@ class LocalEngine:
             self._wake()
 
     def save(self, folder: Path) -> None:
-        """Write model and tokenizer in Hugging Face layout."""
-        self._model.save_pretrained(folder)
+        """Write model and tokenizer in Hugging Face layout; of a model with an adapter the adapter alone."""
+        save_weights(self._model, folder)
         self._tokenizer.save_pretrained(folder)
 
     def load(self, folder: Path) -> None:
         """Take the weights of a folder that `save` wrote; counts as one more version."""
         if self._batcher.running:
             raise RuntimeError("load while sequences run; await them first")
-        model, _ = load_policy(folder, dtype=str(self._model.dtype).removeprefix("torch."), device="cpu")
-        self._replace(model)
+        if is_adapted(self._model):
+            load_adapter(self._model, folder)
+            self._replace(self._model)
+        else:
+            model, _ = load_policy(folder, dtype=str(self._model.dtype).removeprefix("torch."), device="cpu")
+            self._replace(model)
         self._version += 1
 
     # --- requests ------------------------------------------------------------------------------------------------
@@ -241,11 +247,16 @@ class LocalEngine:
 
     def _replace(self, weights: Any) -> None:
         if weights is not self._model:
-            state = weights if isinstance(weights, Mapping) else weights.state_dict()
+            state = weights if isinstance(weights, Mapping) else _state_of(weights, adapted=is_adapted(self._model))
             _check_state(self._model, state)
             self._model.load_state_dict(state)
         self._forward.refresh()
         self._store.forget()
+
+
+def _state_of(module: Any, *, adapted: bool) -> Mapping[str, torch.Tensor]:
+    """A module's weights for an engine whose own module has an adapter, or has none."""
+    return module.state_dict() if adapted else merged_state_dict(module)
 
 
 def _check_state(model: Any, state: Mapping[str, torch.Tensor]) -> None:

@@ -1,8 +1,9 @@
 """From a name to (model, tokenizer), or to an error that says what is wrong with the name.
 
 Everything ends as a plain float model that `save_pretrained` can write: a GGUF file is de-quantised and rebuilt from
-its configuration and state dict (a slow affair; `smollm2` has a quick way of its own). A checkpoint with missing
-tensors or a tokenizer that does not fit is refused: transformers would fill the gaps with random numbers and only warn.
+its configuration and state dict (a slow affair; `smollm2` has a quick way of its own), an adapter is merged into its
+base. A checkpoint with missing tensors or a tokenizer that does not fit is refused: transformers would fill the gaps
+with random numbers and only warn.
 """
 
 import importlib.resources
@@ -16,7 +17,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from arpo.engine import smollm2
+from arpo.engine import lora, smollm2
 from arpo.errors import ArpoError
 
 PACKAGED = ("pocket", "pocket-clean")
@@ -29,7 +30,7 @@ def load_policy(name_or_path: str | Path, *, dtype: str = "float32", device: str
     """
     name, target, number = str(name_or_path), pick_device(device), pick_dtype(dtype)
     with _quiet():
-        model, tokenizer = smollm2.load(smollm2.find(), number) if name == "smollm2" else _read(name, number)
+        model, tokenizer = _read(name, number)
     _check_fit(name, model, tokenizer)
     return model.to(target).eval(), tokenizer
 
@@ -56,8 +57,28 @@ def pick_device(name: str) -> torch.device:
 
 
 def _read(name: str, dtype: torch.dtype) -> tuple[Any, Any]:
+    if name == "smollm2":
+        return smollm2.load(smollm2.find(), dtype)
+    folder = Path(name).expanduser()
+    if name not in PACKAGED and (folder / lora.ADAPTER_CONFIG).is_file() and not (folder / "config.json").is_file():
+        return _read_adapted(folder, dtype)
     source, options = _locate(name)
     return _load_model(source, options, dtype), _load(AutoTokenizer, source, options)
+
+
+def _read_adapted(folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
+    """An adapter's base with the adapter merged in; the tokenizer is the adapter's where its folder has one."""
+    lora.require_peft()
+    base = lora.base_of(folder)
+    if Path(base).expanduser().resolve() == folder.resolve():
+        raise ArpoError(f"adapter {str(folder)!r} names itself as its base; correct {lora.ADAPTER_CONFIG}")
+    try:
+        model, tokenizer = _read(base, dtype)
+    except ArpoError as error:
+        raise ArpoError(f"adapter {str(folder)!r}: its base cannot be loaded: {error}") from error
+    lora.apply_folder(model, folder)
+    own = (folder / "tokenizer_config.json").is_file()
+    return model, _load(AutoTokenizer, str(folder), {}) if own else tokenizer
 
 
 def _locate(name: str) -> tuple[str, dict[str, str]]:
@@ -88,6 +109,8 @@ def _packaged(name: str) -> tuple[str, dict[str, str]]:
 
 def _folder(path: Path) -> tuple[str, dict[str, str]]:
     if (path / "config.json").is_file():
+        if (path / lora.ADAPTER_CONFIG).is_file():
+            lora.require_peft()  # without it transformers would load the base and say nothing
         return str(path), {}
     files = sorted(file.name for file in path.glob("*.gguf"))
     if len(files) == 1:
@@ -103,6 +126,8 @@ def _load_model(source: str, options: dict[str, str], dtype: torch.dtype) -> Any
     if report["missing_keys"]:
         names = sorted(report["missing_keys"])
         raise ArpoError(f"{source}: {len(names)} tensors are missing, {names[0]!r} first; fetch or save it again")
+    if lora.is_adapted(model):  # an adapter on the hub, or beside its base in one folder
+        lora.merge(model)
     return _plain(model) if options else model
 
 

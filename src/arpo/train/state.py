@@ -1,7 +1,8 @@
 """Where a run stands, and how it is put on disk and taken up again.
 
-A checkpoint holds all that a step depends on: the policy and its tokenizer in Hugging Face layout, the optimiser, and
-the position (step, task cursor, what was spent). Draws depend on the seed and the position alone, so that is all.
+A checkpoint holds all that a step depends on: the policy (of one with an adapter the adapter, since the rest never
+changes) and its tokenizer in Hugging Face layout, the optimiser, and the position (step, task cursor, what was spent).
+Draws depend on the seed and the position alone, so that is all.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 
+from arpo.engine.lora import is_adapted, load_adapter, save_weights
 from arpo.learn.checkpoint import load_latest, save_checkpoint
 from arpo.learn.update import Learner
 
@@ -53,7 +55,7 @@ def save(root: Path, position: Position, model: Any, tokenizer: Any, learner: Le
     """Write the checkpoint of `position` atomically; older ones beyond `keep` go."""
 
     def write(folder: Path) -> None:
-        model.save_pretrained(folder)
+        save_weights(model, folder)
         tokenizer.save_pretrained(folder)
         torch.save(learner.state_dict(), folder / "learner.pt")
         (folder / "position.json").write_text(json.dumps(dataclasses.asdict(position)))
@@ -67,7 +69,10 @@ def restore(root: Path, model: Any, tokenizer: Any, learner: Learner, warn: Call
     if found is None:
         return Position()
     _, folder = found
-    with torch.no_grad():
-        model.load_state_dict(type(model).from_pretrained(folder, dtype=model.dtype).state_dict())
+    if is_adapted(model):
+        load_adapter(model, folder)
+    else:
+        with torch.no_grad():
+            model.load_state_dict(type(model).from_pretrained(folder, dtype=model.dtype).state_dict())
     learner.load_state_dict(torch.load(folder / "learner.pt", map_location="cpu", weights_only=True))
     return Position(**json.loads((folder / "position.json").read_text()))
