@@ -133,8 +133,8 @@ class CispoLoss(LossBase):
     type: Literal["cispo"] = "cispo"
 
     clip_high: float = Field(4.0, ge=0)
-    """The weight of a token is min(r, 1 + clip_high). Its authors tuned this bound alone and give no number; the default
-    holds a weight at 5."""
+    """The weight of a token is min(r, 1 + clip_high). Its authors tuned this bound alone and give no number; the
+    default holds a weight at 5."""
 
 
 class AepoLoss(ClippedLoss):
