@@ -1,14 +1,16 @@
 """One optimiser step on a mini-batch of scored trees.
 
 The learner knows trees and credits and no rollout. All trees given to `update` meet in one step, so the copies of a
-shared token do too. The result does not depend on how the mini-batch is cut into forward passes.
+shared token do too. Every token of a tree is computed once per forward pass (`arpo.learn.packing`); the result depends
+neither on that nor on how the mini-batch is cut into passes.
 
 Groups in which no token has an advantage are left out, of the sums and of the means, as if they had not been sampled
 (unless the loss has a term that acts without one: KL or entropy bonus). An update in which nothing is left reports so
 and makes no step. A loss or gradient that is not finite stops training before the weights or the optimiser are touched.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,10 +19,14 @@ from torch import nn
 
 from arpo.credit.base import Credit
 from arpo.errors import ArpoError
-from arpo.learn.batch import MicroBatch, Row, collate, rows_of, split
+from arpo.learn.attention import FLEX_BLOCK, best_form
 from arpo.learn.logprobs import PolicyHead
-from arpo.learn.losses import TokenInputs, coefficients, diagnostics, token_loss
+from arpo.learn.losses import Copies, TokenInputs, coefficients, diagnostics, loss_terms
+from arpo.learn.memory import enable_checkpointing
+from arpo.learn.mismatch import mismatch
 from arpo.learn.optim import Stepper, rate
+from arpo.learn.packing import Pack, packs
+from arpo.learn.rows import FlatTree, Row, all_rows, flatten, rows_of
 from arpo.learn.settings import LossSettings, OptimSettings
 from arpo.tree import RolloutTree
 
@@ -31,11 +37,24 @@ class DivergenceError(ArpoError):
     exit_code = 4
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batch:
+    """A mini-batch made ready: its trees, the rows that count, and their packs."""
+
+    flats: Sequence[FlatTree]
+    rows: Sequence[Row]
+    packs: Sequence[Pack]
+    mass: float
+    """Sum of all coefficients."""
+    metrics: dict[str, float]
+
+
 class Learner:
     """Holds the policy being trained and its optimiser.
 
     `model`: a transformers causal language model. `temperature`: at which the trees were sampled. `total_updates`:
-    calls of `update` planned, for the schedule. `reference`: what the KL term holds the policy to; never changed.
+    calls of `update` planned, for the schedule. `reference`: what the KL terms hold the policy to; never changed.
+    Raises ConfigError for a model that cannot be trained in the form that `optim.packing` asks for.
     """
 
     def __init__(
@@ -57,89 +76,166 @@ class Learner:
         self.updates = 0
         """Calls of `update` so far, steps made or not."""
         self.stepper = Stepper(model, optim)
-        self.head = PolicyHead(model, temperature, entropy_gradient=loss.entropy_bonus > 0)
-        self.reference = None if reference is None else PolicyHead(reference.eval(), temperature)
+        form = None if optim.packing == "padded" else best_form(next(model.parameters()).device)
+        autocast = torch.bfloat16 if optim.autocast == "bf16" else None
+        self.head = PolicyHead(
+            model, temperature, form=form, entropy_gradient=loss.entropy_bonus > 0, autocast=autocast
+        )
+        self.reference: PolicyHead | None = None
+        if reference is not None:
+            self.reference = PolicyHead(reference.eval(), temperature, form=form, autocast=autocast)
         if optim.gradient_checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            enable_checkpointing(model)
             _disable_dropout(model)
 
-    def update(self, trees: Sequence[RolloutTree], credits: Sequence[Credit]) -> dict[str, float]:
+    def update(
+        self,
+        trees: Sequence[RolloutTree],
+        credits: Sequence[Credit],
+        old_logp: Sequence[np.ndarray] | None = None,
+    ) -> dict[str, float]:
         """One step on all `trees`; returns metrics under the names of the metrics file.
 
-        Always: `loss`, `grad_norm` (before clipping), `lr`, `num_tokens` (tokens in the loss, copies counted),
-        `num_trajectories`, `num_groups` (with signal); and, unless nothing had signal, those of `losses.diagnostics`.
+        `old_logp`: with `loss.old = "trainer"`, what `logprobs` returned for these trees before the first step on this
+        rollout (None: the weights as they are now). Always: `loss`, `grad_norm` (before clipping), `lr`, `num_tokens`
+        (tokens in the loss, copies counted), `num_trajectories`, `num_groups` (with signal), `sharing` (tokens of the
+        trajectories / tokens computed), `passes`; and, unless nothing had signal, those of `losses.diagnostics`.
         Raises DivergenceError, naming the update and the tasks.
         """
         lr = rate(self.optim, self.updates, self.total_updates)
-        groups = [rows_of(tree, credit) for tree, credit in zip(trees, credits, strict=True) if self._acts_on(credit)]
-        rows = [row for group in groups for row in group]
-        sums: dict[str, float] = {"loss": 0.0}
-        grad_norm = 0.0
-        if rows:
-            sums, grad_norm = self._gradient(rows)
+        if self.loss.old == "trainer" and old_logp is None:
+            old_logp = self.logprobs(trees)
+        batch = self._batch(trees, credits, old_logp)
+        metrics = {"loss": 0.0, "grad_norm": 0.0, "lr": lr} | batch.metrics
+        if batch.packs:
+            metrics |= self._gradient(batch)
             self.stepper.step(lr)
         self.updates += 1
-        return sums | {
-            "grad_norm": grad_norm,
-            "lr": lr,
-            "num_tokens": float(sum(len(row.position_p) for row in rows)),
+        return metrics
+
+    def logprobs(self, trees: Sequence[RolloutTree], *, reference: bool = False) -> list[np.ndarray]:
+        """Log-probs of every sampled token by the trainer's own forward pass, float32 `[N]` per tree, 0 elsewhere.
+
+        N: the tree's tokens, segment after segment. `reference`: of the reference model. Raises DivergenceError.
+        """
+        head = self.reference if reference else self.head
+        if head is None:
+            raise ValueError("there is no reference model: give the learner one")
+        flats = [flatten(tree) for tree in trees]
+        rows = [row for i, flat in enumerate(flats) for row in all_rows(i, flat)]
+        found = [np.zeros(len(flat.token_N), np.float32) for flat in flats]
+        if not rows:
+            return found
+        with torch.no_grad(), head.attention():
+            for pack in self._packs(flats, rows, [row.weight_p for row in rows], [flat.logp_N for flat in flats]):
+                logp_U = head(pack.to(head.device, head.dtype))[0].float().cpu().numpy()
+                for tree in np.unique(pack.tree_U.numpy()):
+                    own_U = pack.tree_U.numpy() == tree
+                    found[tree][pack.place_U.numpy()[own_U]] = logp_U[own_U]
+        broken = {flat.tree.task_id for flat, logp_N in zip(flats, found, strict=True) if not np.isfinite(logp_N).all()}
+        if broken:
+            raise self._diverged("log-probability of a token", broken)
+        return found
+
+    def _batch(
+        self, trees: Sequence[RolloutTree], credits: Sequence[Credit], old_logp: Sequence[np.ndarray] | None
+    ) -> _Batch:
+        flats = [flatten(tree) for tree in trees]
+        rows: list[Row] = []
+        for i, (flat, credit) in enumerate(zip(flats, credits, strict=True)):
+            rows += rows_of(i, flat, credit) if self._acts_on(credit) else []
+        sampled = [flat.logp_N for flat in flats]
+        metrics: dict[str, float] = {}
+        old = sampled if old_logp is None or self.loss.old == "sampler" else old_logp
+        if self.loss.old == "trainer":
+            rows, metrics = self._corrected(rows, old, sampled)
+        factors = coefficients([row.weight_p for row in rows], [row.tree for row in rows], self.loss)
+        made = self._packs(flats, rows, factors, old)
+        metrics |= {
+            "num_tokens": float(sum(map(len, rows))),
             "num_trajectories": float(len(rows)),
-            "num_groups": float(sum(map(bool, groups))),
+            "num_groups": float(len({row.tree for row in rows})),
+            "sharing": _sharing(flats, rows, made),
+            "passes": float(len(made)),
         }
+        return _Batch(flats, rows, made, float(sum(factor.sum() for factor in factors)), metrics)
+
+    def _corrected(
+        self, rows: Sequence[Row], old: Sequence[np.ndarray], sampled: Sequence[np.ndarray]
+    ) -> tuple[list[Row], dict[str, float]]:
+        """The rows that agree well enough with the trainer's log-probs, their advantages reweighted."""
+        old_logps, sampler_logps = ([source[row.tree][row.place_p] for row in rows] for source in (old, sampled))
+        gap = mismatch(old_logps, sampler_logps, self.loss)
+        kept = zip(rows, gap.weights, gap.keep_R, strict=True)
+        return [row.scaled(weight_p) for row, weight_p, keep in kept if keep], gap.metrics
+
+    def _packs(
+        self,
+        flats: Sequence[FlatTree],
+        rows: Sequence[Row],
+        factors: Sequence[np.ndarray],
+        old_logp: Sequence[np.ndarray],
+    ) -> list[Pack]:
+        multiple = FLEX_BLOCK if self.head.form == "flex" else 1
+        limits = {"budget": self.optim.micro_tokens, "multiple": multiple}
+        return packs(flats, rows, factors, old_logp, packing=self.optim.packing, **limits) if rows else []
 
     def _acts_on(self, credit: Credit) -> bool:
         return credit.has_signal or bool(self.loss.kl or self.loss.entropy_bonus)
 
-    def _gradient(self, rows: Sequence[Row]) -> tuple[dict[str, float], float]:
-        """Leave the clipped gradient on the weights; (metrics, norm before clipping). None is left on failure."""
+    def _gradient(self, batch: _Batch) -> dict[str, float]:
+        """Leave the clipped gradient on the weights; metrics, the norm before clipping among them. None on failure."""
         self.model.train(self.optim.gradient_checkpointing)
         try:
-            sums = self._accumulate(rows)
-            return sums, self._finite_norm(rows)
+            with self.head.attention():
+                sums = self._accumulate(batch)
+            return sums | {"grad_norm": self._finite_norm(batch)}
         except BaseException:
             self.stepper.clear()
             raise
         finally:
             self.model.eval()
 
-    def _accumulate(self, rows: Sequence[Row]) -> dict[str, float]:
-        """Forward and backward over all micro-batches."""
-        factors = coefficients([row.weight_p for row in rows], self.loss.aggregation)
+    def _accumulate(self, batch: _Batch) -> dict[str, float]:
+        """Forward and backward over all packs."""
         totals: dict[str, torch.Tensor] = {}
-        for indices in split(rows, self.optim.micro_tokens):
-            batch = collate([rows[i] for i in indices], [factors[i] for i in indices])
-            for name, share in self._backward(batch).items():
+        for pack in batch.packs:
+            for name, share in self._backward(pack.to(self.head.device, self.head.dtype), batch).items():
                 totals[name] = totals[name] + share if name in totals else share
         return {name: float(total) for name, total in totals.items()}
 
-    def _backward(self, batch: MicroBatch) -> dict[str, torch.Tensor]:
-        batch = batch.to(next(self.model.parameters()).device, self.head.dtype)
-        tokens = self._score(batch)
-        loss_P = token_loss(tokens, self.loss) * batch.coefficient_P
-        if not bool(loss_P.isfinite().all()):
-            broken = batch.row_P[~loss_P.isfinite()].unique().tolist()
-            raise self._diverged("loss", {batch.task_ids[row] for row in broken})
-        loss = loss_P.sum()
+    def _backward(self, pack: Pack, batch: _Batch) -> dict[str, torch.Tensor]:
+        tokens = self._score(pack)
+        loss_U = loss_terms(tokens, self.loss)
+        broken_U = ~loss_U.isfinite()
+        if bool(broken_U.any()):
+            trees = pack.tree_U[broken_U].unique().tolist()
+            raise self._diverged("loss", {batch.flats[tree].tree.task_id for tree in trees})
+        loss = loss_U.sum()
         loss.backward()
-        return {"loss": loss.detach()} | diagnostics(tokens, batch.coefficient_P, self.loss)
+        return {"loss": loss.detach()} | diagnostics(tokens, self.loss, batch.mass)
 
-    def _score(self, batch: MicroBatch) -> TokenInputs:
-        place = (batch.input_BT, batch.row_P, batch.column_P, batch.label_P)
-        logp_P, entropy_P = self.head(*place)
-        reference_P = None
+    def _score(self, pack: Pack) -> TokenInputs:
+        logp_U, entropy_U = self.head(pack)
+        reference_U = None
         if self.reference is not None:
-            with torch.no_grad():
-                reference_P = self.reference(*place)[0].to(logp_P.dtype)
-        return TokenInputs(logp_P, batch.old_logp_P, batch.advantage_P, entropy_P, reference_P)
+            with torch.no_grad(), self.reference.attention():
+                reference_U = self.reference(pack)[0].to(logp_U.dtype)
+        copies = Copies(pack.index_P, pack.row_P, pack.advantage_P, pack.coefficient_P, pack.rows)
+        gain_P = pack.coefficient_P * pack.advantage_P.clamp(min=0)
+        cost_P = pack.coefficient_P * pack.advantage_P.clamp(max=0)
+        gain_U, cost_U, mass_U = (_summed(share_P, pack) for share_P in (gain_P, cost_P, pack.coefficient_P))
+        return TokenInputs(logp_U, pack.old_logp_U, entropy_U, reference_U, gain_U, cost_U, mass_U, copies)
 
-    def _finite_norm(self, rows: Sequence[Row]) -> float:
+    def _finite_norm(self, batch: _Batch) -> float:
         norm = float(self.stepper.clip())
         if not np.isfinite(norm):
-            raise self._diverged("gradient", {row.task_id for row in rows})
+            raise self._diverged("gradient", {batch.flats[row.tree].tree.task_id for row in batch.rows})
         return norm
 
-    def _diverged(self, what: str, task_ids: set[str]) -> DivergenceError:
-        named = ", ".join(sorted(task_ids)[:8]) + (f" and {len(task_ids) - 8} more" if len(task_ids) > 8 else "")
+    def _diverged(self, what: str, task_ids: Iterable[str]) -> DivergenceError:
+        ids = sorted(set(task_ids))
+        named = ", ".join(ids[:8]) + (f" and {len(ids) - 8} more" if len(ids) > 8 else "")
         return DivergenceError(
             f"update {self.updates + 1}: the {what} is not finite (tasks {named}). The weights were not changed. Lower "
             "optim.lr or optim.max_grad_norm, or look at these tasks' rollouts."
@@ -153,6 +249,17 @@ class Learner:
         """Continue where `state_dict` was taken."""
         self.stepper.load_state_dict(state)
         self.updates = int(state["updates"])
+
+
+def _summed(share_P: torch.Tensor, pack: Pack) -> torch.Tensor:
+    """Over the copies of each label."""
+    return torch.zeros_like(pack.old_logp_U).index_add_(0, pack.index_P, share_P)
+
+
+def _sharing(flats: Sequence[FlatTree], rows: Sequence[Row], made: Sequence[Pack]) -> float:
+    """Tokens that the rows read one by one / tokens computed, padding included; 0 of nothing."""
+    flat = sum(int(flats[row.tree].size_S[list(flats[row.tree].tree.ancestry(row.leaf))].sum()) for row in rows)
+    return flat / sum(pack.tokens for pack in made) if made else 0.0
 
 
 def _disable_dropout(model: nn.Module) -> None:
