@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from arpo.errors import ConfigError
 from arpo.learn.mismatch import mismatch
 from arpo.learn.settings import LossSettings, loss_settings
 
@@ -70,6 +71,6 @@ def test_nothing_to_compare() -> None:
 @pytest.mark.parametrize("option", [{"mismatch_cap": 2.0}, {"mismatch_reject": 1e-3}])
 @pytest.mark.parametrize("family", ["clip", "gspo", "cispo"])
 def test_correcting_twice_is_refused(family: str, option: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r'count it twice; set loss\.old = "trainer"'):
+    with pytest.raises(ConfigError, match=r'count it twice; set loss\.old = "trainer"'):
         loss_settings(family, **option)
     loss_settings(family, old="trainer", **option)

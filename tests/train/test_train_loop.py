@@ -1,5 +1,6 @@
 """The loop on a policy with random weights: what it draws, writes, resumes and refuses."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,12 @@ from arpo.config.load import load
 from arpo.config.wire import build_plan, build_setup
 from arpo.data.pocket import build_pocket, train_tokenizer
 from arpo.errors import CheckpointError, DataError
-from arpo.train.loop import MAX_ROUNDS, train
+from arpo.learn.update import Learner
+from arpo.train import loop
+from arpo.train.loop import train
 from arpo.train.progress import Reporter
 from arpo.train.runfolder import RunFolder, read_rows
+from arpo.tree import Outcome, RolloutTree
 
 SETTINGS = (
     "data.tasks=12",
@@ -68,11 +72,44 @@ def test_a_step_leaves_its_row_its_rollouts_and_its_checkpoint(policy: Path, tmp
 
 
 def test_flat_groups_are_drawn_again_and_paid_for(policy: Path, tmp_path: Path) -> None:
-    go(policy, tmp_path / "run", "train.resample_flat=true", "train.steps=1", "loss.entropy_bonus=0")
+    more = ("train.resample_flat=true", "train.max_rounds=4", "train.steps=1", "loss.entropy_bonus=0")
+    _, warnings = go(policy, tmp_path / "run", *more)
     (row,) = read_rows(tmp_path / "run" / "metrics.jsonl")
     assert row["frac_reward_zero_std"] == 1.0  # random weights: everything is malformed
-    assert row["num_prompts"] == MAX_ROUNDS * 2
+    assert row["num_prompts"] == 4 * 2
     assert row["grad_norm"] == 0.0
+    assert (row["dynamic/rounds"], row["dynamic/dropped_groups"], row["dynamic/missing_groups"]) == (4, 8, 2)
+    (warning,) = warnings
+    assert "step 1: 2 of 2 groups are missing after 4 rounds" in warning
+
+
+def test_a_step_stops_drawing_when_its_groups_are_full(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups 2, 5 and 6 of the stream differ: two groups are wanted, so three rounds of two are drawn and one is
+    left over."""
+    rewards = iter([(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 0.0), (0.0, 1.0), (1.0, 0.0)])
+    monkeypatch.setattr(loop, "score", lambda *_: [Outcome(reward) for reward in next(rewards)])
+    used: list[list[tuple[float | None, ...]]] = []
+    update = Learner.update
+
+    def watched(self: Learner, trees: Sequence[RolloutTree], *more: object) -> dict[str, float]:
+        used.append([tree.rewards for tree in trees])
+        return update(self, trees, *more)
+
+    monkeypatch.setattr(Learner, "update", watched)
+    _, warnings = go(policy, tmp_path / "run", "train.resample_flat=true", "train.max_rounds=9", "train.steps=1")
+    (row,) = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert warnings == []
+    assert (row["dynamic/rounds"], row["dynamic/dropped_groups"], row["dynamic/missing_groups"]) == (3, 3, 0)
+    assert used == [[(1.0, 0.0), (0.0, 1.0)]]
+    assert row["num_prompts"] == 6
+
+
+def test_without_resampling_nothing_is_said_of_it(policy: Path, tmp_path: Path) -> None:
+    go(policy, tmp_path / "run", "train.steps=1")
+    (row,) = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert [name for name in row if name.startswith("dynamic/")] == []
 
 
 def test_a_corrupt_checkpoint_is_passed_over_aloud(policy: Path, tmp_path: Path) -> None:

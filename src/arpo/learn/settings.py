@@ -7,9 +7,10 @@ token, A its advantage.
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, model_validator
 
 from arpo.settings import Frozen
+from arpo.variants import choose
 
 Aggregation = Literal["token_mean", "sequence_mean", "constant", "group_sum"]
 
@@ -149,12 +150,11 @@ LossSettings = Annotated[
     ClipLoss | GrpoLoss | DapoLoss | DrGrpoLoss | ReinforceLoss | GspoLoss | CispoLoss | AepoLoss,
     Field(discriminator="type"),
 ]
-_LOSS: TypeAdapter[LossSettings] = TypeAdapter(LossSettings)
 
 
 def loss_settings(type: str = "clip", **options: Any) -> LossSettings:
-    """The settings of a family by name. Raises ValidationError (a ValueError) naming the option and the remedy."""
-    return _LOSS.validate_python({"type": type, **options})
+    """The settings of a family: `loss_settings("dapo", clip_high=0.3)`. Raises ConfigError with the nearest name."""
+    return choose(LossSettings, "loss", type, options)
 
 
 class OptimSettings(Frozen):

@@ -37,9 +37,6 @@ from arpo.train.stats import has_signal, mean, rollout_stats
 from arpo.train.trackers import Trackers
 from arpo.tree import RolloutTree
 
-MAX_ROUNDS = 3
-"""Batches of prompts that one step may draw to fill its groups when `resample_flat` is on."""
-
 HeldOut = Callable[[int], Coroutine[Any, Any, Mapping[str, float]]]
 
 
@@ -100,6 +97,16 @@ def _order(seed: int, epoch: int, tasks: int) -> np.ndarray:
     return np.random.default_rng(derive(seed, "order", epoch)).permutation(tasks)
 
 
+@dataclass(frozen=True)
+class _Collected:
+    """What a step sampled: all its trees, those that the update gets, the task cursor after them, `dynamic/...`."""
+
+    trees: list[RolloutTree]
+    used: list[RolloutTree]
+    cursor: int
+    metrics: dict[str, float]
+
+
 class _Loop:
     def __init__(self, setup: Setup, plan: Plan, folder: RunFolder, reporter: Reporter) -> None:
         self.setup, self.plan, self.folder, self.reporter = setup, plan, folder, reporter
@@ -137,21 +144,22 @@ class _Loop:
     async def _step(self) -> None:
         """One step: everything it leaves on disk is written before the position moves on."""
         begin, number = time.monotonic(), self.position.step + 1
-        trees, useful, cursor = await self._collect(number)
+        groups = await self._collect(number)
+        trees = groups.trees
         generated = time.monotonic()
-        row = self._update(useful)
+        row = self._update(groups.used)
         await self.setup.engine.publish(self.setup.model, number)
         updated = time.monotonic()
         with storage(self.folder.rollouts):
             write_trees(self.folder.rollout_file(number), trees, step=number, decode=self.setup.dialect.decode)
         at = self.position.after(
-            cursor=cursor,
+            cursor=groups.cursor,
             generated_tokens=sum(tree.generated_tokens for tree in trees),
             tool_calls=sum(tree.tool_calls for tree in trees),
             seconds=updated - begin,
         )
         timing = {"timing_s/gen": generated - begin, "timing_s/update": updated - generated}
-        row = {"step": number} | rollout_stats(trees) | row | timing | at.metrics()
+        row = {"step": number} | rollout_stats(trees) | groups.metrics | row | timing | at.metrics()
         row["throughput/tokens_s"] = sum(tree.generated_tokens for tree in trees) / (updated - begin)
         self.position = at
         every = self.plan.train.eval_every
@@ -161,33 +169,50 @@ class _Loop:
         self.trackers.log(row, number)
         self.reporter.step(row, min(self._done(), 1.0))
 
-    async def _collect(self, step: int) -> tuple[list[RolloutTree], list[RolloutTree], int]:
-        """Scored trees of this step, those that the update gets, and the task cursor after them."""
-        wanted, cursor = self.plan.train.prompts, self.position.cursor
+    async def _collect(self, step: int) -> _Collected:
+        """Sample and score this step's groups; with `resample_flat` round after round until enough of them differ."""
+        settings, cursor = self.plan.train, self.position.cursor
         trees: list[RolloutTree] = []
         useful: list[RolloutTree] = []
-        for _ in range(MAX_ROUNDS if self.plan.train.resample_flat else 1):
-            tasks = [self._task(cursor + i) for i in range(wanted)]
-            cursor += wanted
-            fresh = await rollout_many(
-                tasks,
-                engine=self.setup.engine,
-                dialect=self.setup.dialect,
-                toolbox=self.setup.toolbox,
-                settings=self.plan.rollout,
-                entropy=self.plan.entropy,
-                vocab_size=self.setup.vocab_size,
-                seed_parts=(self.plan.seed, "step", step, cursor),
+        rounds = 0
+        while len(useful) < settings.prompts and rounds < (settings.max_rounds if settings.resample_flat else 1):
+            fresh = await self._round(step, cursor)
+            cursor, rounds = cursor + settings.prompts, rounds + 1
+            trees += fresh
+            useful += [tree for tree in fresh if has_signal(tree)]
+        if not settings.resample_flat:
+            return _Collected(trees, trees, cursor, {})
+        missing = max(settings.prompts - len(useful), 0)
+        if missing:
+            self.reporter.warn(
+                f"step {step}: {missing} of {settings.prompts} groups are missing after {rounds} rounds, in all others "
+                "every trajectory earned the same; raise train.max_rounds, or train on tasks that are neither hopeless "
+                "nor solved"
             )
-            scored = [
-                tree.with_outcomes(score(tree, task, self.setup.dialect, self.plan.reward))
-                for tree, task in zip(fresh, tasks, strict=True)
-            ]
-            trees += scored
-            useful += [tree for tree in scored if has_signal(tree)]
-            if len(useful) >= wanted:
-                break
-        return trees, useful[:wanted] if self.plan.train.resample_flat else trees, cursor
+        metrics = {
+            "dynamic/rounds": float(rounds),
+            "dynamic/dropped_groups": float(len(trees) - len(useful)),
+            "dynamic/missing_groups": float(missing),
+        }
+        return _Collected(trees, useful[: settings.prompts], cursor, metrics)
+
+    async def _round(self, step: int, cursor: int) -> list[RolloutTree]:
+        """Scored trees of the next `train.prompts` tasks from `cursor` on."""
+        tasks = [self._task(cursor + i) for i in range(self.plan.train.prompts)]
+        trees = await rollout_many(
+            tasks,
+            engine=self.setup.engine,
+            dialect=self.setup.dialect,
+            toolbox=self.setup.toolbox,
+            settings=self.plan.rollout,
+            entropy=self.plan.entropy,
+            vocab_size=self.setup.vocab_size,
+            seed_parts=(self.plan.seed, "step", step, cursor + len(tasks)),
+        )
+        return [
+            tree.with_outcomes(score(tree, task, self.setup.dialect, self.plan.reward))
+            for tree, task in zip(trees, tasks, strict=True)
+        ]
 
     def _task(self, cursor: int) -> Task:
         """Tasks in a fresh order every epoch."""

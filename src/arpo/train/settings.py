@@ -57,7 +57,12 @@ class TrainSettings(Frozen):
     """Tasks of such an evaluation: the first of those that `arpo eval` takes."""
 
     resample_flat: bool = False
-    """Draw fresh prompts for groups whose trajectories all earned the same: such a group has no gradient."""
+    """Draw fresh prompts for groups whose trajectories all earned the same: such a group has no gradient. This is
+    DAPO's dynamic sampling; what the dropped groups cost is counted."""
+
+    max_rounds: int = Field(3, ge=1)
+    """With `resample_flat`, how many times `prompts` groups are sampled in one step at the most. A step that is still
+    short of groups then trains on those it has, and says so."""
 
     trackers: tuple[TrackerName, ...] = ()
     """Where metrics go besides metrics.jsonl and the console."""
