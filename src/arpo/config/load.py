@@ -161,7 +161,9 @@ class _Merge:
     def _no_variant(self, models: Models, base: Mapping[str, Any], name: str) -> str:
         choices = ", ".join(f'"{tag_of(model)}"' for model in models)
         given = f"{name}.type = {base['type']!r}" if "type" in base else f"{name} has no type"
-        return f"{self.source}: {given}; choose one of {choices}"
+        guess = nearest(str(base.get("type")), tuple(str(tag_of(model)) for model in models))
+        hint = f'did you mean "{guess}"? ' if guess else ""
+        return f"{self.source}: {given}; {hint}choose one of {choices}"
 
     def _unknown(self, model: type[BaseModel], models: Models, key: str, name: str) -> str:
         owners = [f'"{tag_of(other)}"' for other in models if key in other.model_fields]

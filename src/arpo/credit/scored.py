@@ -103,12 +103,16 @@ class Scored:
         return Credit(tuple(values), tuple(weights))
 
 
-def z_scores(value: np.ndarray, epsilon: float) -> np.ndarray:
+def z_scores(value: np.ndarray, epsilon: float, weight: np.ndarray | None = None) -> np.ndarray:
     """(x - mean) / (std + epsilon) over the entries that are not NaN, same shape; NaN stays NaN.
 
-    Population standard deviation. Equal values, and a single one, give exactly 0, whatever rounding does to the mean.
+    Population standard deviation; `weight`: how much each entry counts in both moments (default: all the same).
+    Equal values, and a single one, give exactly 0, whatever rounding does to the mean.
     """
-    known = value[~np.isnan(value)]
-    if not known.size or known.min() == known.max():
-        return np.where(np.isnan(value), np.nan, 0.0)
-    return (value - known.mean()) / (known.std() + epsilon)
+    known = ~np.isnan(value)
+    if not known.any() or value[known].min() == value[known].max():
+        return np.where(known, 0.0, np.nan)
+    weights = None if weight is None else weight[known]
+    mean = np.average(value[known], weights=weights)
+    variance = np.average((value[known] - mean) ** 2, weights=weights)
+    return (value - mean) / (np.sqrt(variance) + epsilon)

@@ -16,39 +16,41 @@ from arpo.variants import choose
 class _Family(Frozen):
     """What every family says."""
 
+    type: str
+
     @property
     def needs_reference(self) -> bool:
         """Whether `assign_all` must be given the divergence from a reference policy."""
         return False
 
 
-class _Counting(_Family):
+class CountingCredit(_Family):
     """Families that count a shared token once per trajectory through it."""
 
     shared_prefix_average: bool = False
     """A token shared by d trajectories weighs 1 in all (1/d on each copy) instead of d."""
 
 
-class _Normalised(_Counting):
+class NormalisedCredit(CountingCredit):
     """Families that divide by a standard deviation."""
 
     epsilon: float = Field(1e-6, ge=0)
     """Added to the standard deviation."""
 
 
-class GrpoCredit(_Normalised):
+class GrpoCredit(NormalisedCredit):
     """Every trajectory carries its group-normalised reward."""
 
     type: Literal["grpo"] = "grpo"
 
 
-class SoftCredit(_Normalised):
+class SoftCredit(NormalisedCredit):
     """GRPO's values; the name promises that all copies of a shared token enter one optimiser step."""
 
     type: Literal["soft"] = "soft"
 
 
-class HardCredit(_Normalised):
+class HardCredit(NormalisedCredit):
     """A shared token carries the mean over the trajectories through it."""
 
     type: Literal["hard"] = "hard"
@@ -60,13 +62,13 @@ class TreeCredit(_Family):
     type: Literal["tree"] = "tree"
 
 
-class RlooCredit(_Counting):
+class RlooCredit(CountingCredit):
     """The reward minus the mean of the other trajectories' rewards."""
 
     type: Literal["rloo"] = "rloo"
 
 
-class ReinforcePlusPlusCredit(_Normalised):
+class ReinforcePlusPlusCredit(NormalisedCredit):
     """Discounted returns, normalised over all tokens of the batch."""
 
     type: Literal["reinforce++"] = "reinforce++"
@@ -86,37 +88,37 @@ class ReinforcePlusPlusCredit(_Normalised):
         return self.kl > 0
 
 
-class DrGrpoCredit(_Counting):
+class DrGrpoCredit(CountingCredit):
     """The reward minus the group's mean, not divided by anything."""
 
     type: Literal["dr_grpo"] = "dr_grpo"
 
 
-class TreeGrpoCredit(_Normalised):
+class TreeGrpoCredit(NormalisedCredit):
     """Normalised in the group plus normalised in the trajectory's own tree (its root's subtree)."""
 
     type: Literal["tree_grpo"] = "tree_grpo"
 
 
-class TreePoCredit(_Normalised):
+class TreePoCredit(CountingCredit):
     """The reward against the means of all subtrees that it lies in, larger ones counting more."""
 
     type: Literal["treepo"] = "treepo"
 
 
-class TreeRlCredit(_Counting):
+class TreeRlCredit(CountingCredit):
     """Each node's value against the root's and the parent's."""
 
     type: Literal["treerl"] = "treerl"
 
 
-class At2poCredit(_Normalised):
+class At2poCredit(NormalisedCredit):
     """Each turn's value, of group-normalised rewards, as its advantage."""
 
     type: Literal["at2po"] = "at2po"
 
 
-class GigpoCredit(_Normalised):
+class GigpoCredit(NormalisedCredit):
     """Normalised in the group plus normalised among the continuations of one state."""
 
     type: Literal["gigpo"] = "gigpo"
@@ -125,13 +127,13 @@ class GigpoCredit(_Normalised):
     """What the comparison among the continuations of one state counts, relative to the group's."""
 
 
-class AepoCredit(_Normalised):
+class AepoCredit(NormalisedCredit):
     """GRPO's values, larger on tokens of high entropy."""
 
     type: Literal["aepo"] = "aepo"
 
     entropy_scale: float = Field(0.2, ge=0)
-    """a in A * (1 + a * z(H))."""
+    """a in A * (1 + a * z(H)); 0.2 is the published code's."""
 
 
 CreditSettings = Annotated[
