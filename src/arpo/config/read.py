@@ -93,16 +93,34 @@ def preset_layer(name: str) -> Layer:
 
 def env_layers(environ: Mapping[str, str]) -> list[Layer]:
     """One layer per ARPO_TABLE__KEY variable."""
-    return [
-        Layer(f"environment {key}", nest(key.removeprefix(PREFIX).lower().replace("__", "."), value, typed=True))
+    given = {
+        key.removeprefix(PREFIX).lower().replace("__", "."): (key, value)
         for key, value in sorted(environ.items())
         if key.startswith(PREFIX) and "__" in key
+    }
+    return [
+        Layer(f"environment {key}", nest(name, value, typed=True))
+        for name, (key, value) in _types_first(list(given.items()))
     ]
 
 
 def override_layers(overrides: Sequence[str], source: str = "command line") -> list[Layer]:
-    """One layer per `dotted.name=value`, in order."""
-    return [Layer(source, nest(*_split(override), typed=True)) for override in overrides]
+    """One layer per `dotted.name=value`, in order, but for a table's `type`, which comes before its options."""
+    given = _types_first([_split(override) for override in overrides])
+    return [Layer(source, nest(name, value, typed=True)) for name, value in given]
+
+
+def _types_first[V](given: list[tuple[str, V]]) -> list[tuple[str, V]]:
+    """Dotted names and values in order, a `type` moved ahead of its table's options.
+
+    A new type starts from its own defaults, so an option that is given with it must not come before it.
+    """
+    ordered: list[tuple[str, V]] = []
+    for name, value in given:
+        table = name.removesuffix("type") if name.endswith(".type") else None
+        options = [i for i, (other, _) in enumerate(ordered) if table and other.startswith(table) and other != name]
+        ordered.insert(options[0] if options else len(ordered), (name, value))
+    return ordered
 
 
 def _split(override: str) -> tuple[str, str]:

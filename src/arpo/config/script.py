@@ -84,7 +84,7 @@ def _aggregation(result: Conversion, value: Any, source: str) -> None:
     if value in known:
         result.put("loss.aggregation", known[value], source)
     else:
-        _leave(result, value, source, "loss.aggregation is token_mean or sequence_mean here")
+        _leave(result, value, source, "loss.aggregation is token_mean, sequence_mean, constant or group_sum here")
 
 
 def _files(target: str) -> Handler:
