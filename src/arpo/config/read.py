@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from arpo.config.names import allows, annotation_at
 from arpo.errors import ConfigError
 
+_Value = TypeVar("_Value")
 PREFIX = "ARPO_"
 """Environment: ARPO_ROLLOUT__TOTAL=16 sets rollout.total. Names without a double underscore are no settings."""
 
@@ -110,12 +111,12 @@ def override_layers(overrides: Sequence[str], source: str = "command line") -> l
     return [Layer(source, nest(name, value, typed=True)) for name, value in given]
 
 
-def _types_first[V](given: list[tuple[str, V]]) -> list[tuple[str, V]]:
+def _types_first(given: list[tuple[str, _Value]]) -> list[tuple[str, _Value]]:
     """Dotted names and values in order, a `type` moved ahead of its table's options.
 
     A new type starts from its own defaults, so an option that is given with it must not come before it.
     """
-    ordered: list[tuple[str, V]] = []
+    ordered: list[tuple[str, _Value]] = []
     for name, value in given:
         table = name.removesuffix("type") if name.endswith(".type") else None
         options = [i for i, (other, _) in enumerate(ordered) if table and other.startswith(table) and other != name]
