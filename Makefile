@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test check install lint types imports bench clean
+.PHONY: demo test check install lint types imports bench golden golden-check clean
 
 demo: $(STAMP)  ## cold start -> GRPO and ARPO at equal budgets -> runs/demo/report.html
 	$(BIN)/arpo demo --overwrite $(ARGS)
@@ -30,6 +30,25 @@ imports: $(STAMP)
 bench: $(STAMP)  ## speed ratios, measured side by side
 	$(BIN)/python benchmarks/engine.py
 
+golden: .venv-trl/.installed .venv-verl/.installed  ## TRL's and verl's own numbers -> tests/learn/golden/*.json
+	.venv-trl/bin/python -W ignore tests/golden/trl_golden.py $(ARGS)
+	.venv-verl/bin/python -W ignore tests/golden/verl_golden.py $(ARGS)
+
+golden-check: ARGS = --check
+golden-check: golden  ## recompute them and compare with the pinned ones
+
+.venv-trl/.installed: tests/golden/requirements-trl.txt
+	$(PYTHON) -m venv .venv-trl
+	.venv-trl/bin/python -m pip install --quiet --no-cache-dir --requirement $<
+	@touch $@
+
+.venv-verl/.installed: tests/golden/requirements-verl.txt
+	$(PYTHON) -m venv .venv-verl
+	.venv-verl/bin/python -m pip install --quiet --no-cache-dir --requirement $<
+	@# Its own requirements bring engines and trackers; the file names those that its losses import.
+	.venv-verl/bin/python -m pip install --quiet --no-cache-dir --no-deps verl==0.9.1
+	@touch $@
+
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -43,4 +62,4 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-trl .venv-verl .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
