@@ -66,7 +66,8 @@ def test_presets_hold_the_published_numbers(name: str, beta: float, tokens: int)
 
 
 def test_there_are_no_presets_beyond_the_tested_ones() -> None:
-    assert preset_names() == ["paper", "paper-best-entropy", "paper-deep-search"]
+    paper = ["paper", "paper-best-entropy", "paper-deep-search"]
+    assert preset_names() == sorted(["aepo", "dapo", "grpo", "gspo", "reinforce++", *paper])
     with pytest.raises(ConfigError, match="paper-deep-search"):
         loaded(preset="papr")
 

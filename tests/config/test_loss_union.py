@@ -8,6 +8,7 @@ import pytest
 from arpo.config.load import load, resolve
 from arpo.config.read import Layer
 from arpo.config.show import to_toml
+from arpo.credit.settings import credit_settings
 from arpo.errors import ConfigError
 from arpo.learn.settings import ClipLoss, loss_settings
 
@@ -107,3 +108,23 @@ def test_an_emptied_list_stays_before_what_fills_it() -> None:
 )
 def test_mistakes_are_named_with_a_remedy(overrides: tuple[str, ...], part: str) -> None:
     assert part in refused(*overrides)
+
+
+BASELINES = {"grpo": "grpo", "dapo": "grpo", "reinforce++": "reinforce++", "gspo": "grpo", "aepo": "aepo"}
+"""Preset (and its loss) to the credit it is trained with."""
+
+
+@pytest.mark.parametrize("preset", BASELINES)
+def test_a_baseline_preset_is_its_family_with_the_published_defaults(preset: str) -> None:
+    config = load((), (), preset=preset, environ={}).config
+    assert config.loss == loss_settings(preset)
+    assert config.credit == credit_settings(BASELINES[preset])
+    branched = preset == "aepo"
+    assert (config.rollout.branching.type, config.rollout.initial) == (("entropy", 8) if branched else ("none", 16))
+    assert (config.rollout.total, config.rollout.max_tokens, config.rollout.temperature) == (16, 4096, 1.0)
+    assert (config.train.prompts, config.train.mini_batch) == (128, 32 if preset == "gspo" else 16)
+    assert (config.train.resample_flat, config.optim.lr) == (preset == "dapo", 1e-6)
+
+
+def test_dapo_draws_ten_rounds_at_the_most() -> None:
+    assert load((), (), preset="dapo", environ={}).config.train.max_rounds == 10
