@@ -286,6 +286,10 @@ def test_every_override_is_mapped_listed_or_implied(tmp_path: Path) -> None:
         ("actor_rollout_ref.actor.grad_clip=0.5", {"optim.max_grad_norm": 0.5}),
         ("actor_rollout_ref.actor.clip_ratio_low=0.1", {"loss.clip_low": 0.1}),
         ("actor_rollout_ref.actor.clip_ratio=0.1", {"loss.clip_low": 0.1, "loss.clip_high": 0.1}),
+        (
+            "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum",
+            {"loss.aggregation": "constant", "loss.length": 1},
+        ),
         ("trainer.total_training_steps=33", {"train.steps": 33}),
         ("trainer.max_actor_ckpt_to_keep=4", {"train.keep_checkpoints": 4}),
         ("actor_rollout_ref.rollout.dtype=bfloat16", {"model.dtype": "bfloat16"}),
@@ -294,6 +298,20 @@ def test_every_override_is_mapped_listed_or_implied(tmp_path: Path) -> None:
 def test_single_overrides(override: str, expected: dict[str, Any], tmp_path: Path) -> None:
     base = resolved(script(tmp_path, "trainer.critic_warmup=0"), tmp_path / "base.toml")
     assert changed(resolved(script(tmp_path, override), tmp_path / "out.toml"), base) == expected
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        ("grpo", {"type": "soft"}),
+        ("rloo", {"type": "rloo"}),
+        ("reinforce_plus_plus", {"type": "reinforce++", "group_mean": False}),
+        ("reinforce_plus_plus_baseline", {"type": "reinforce++", "group_mean": True}),
+    ],
+)
+def test_estimators_become_credit(estimator: str, expected: dict[str, Any], tmp_path: Path) -> None:
+    values = resolved(script(tmp_path, f"algorithm.adv_estimator={estimator}"), tmp_path / "out.toml")
+    assert {name: values[f"credit.{name}"] for name in expected} == expected
 
 
 def test_the_keys_are_those_of_the_nested_yaml_too(tmp_path: Path) -> None:
@@ -320,7 +338,7 @@ def test_a_kl_weight_without_its_switch_does_not_act(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "override",
     [
-        "algorithm.adv_estimator=rloo",
+        "algorithm.adv_estimator=gae",
         "actor_rollout_ref.actor.loss_agg_mode=token-sum",
         "actor_rollout_ref.actor.kl_loss_type=mse",
         "actor_rollout_ref.actor.ppo_epochs=2",

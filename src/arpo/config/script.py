@@ -69,20 +69,37 @@ def _reward_kl(result: Conversion, value: Any, source: str) -> None:
         _leave(result, value, source, "no KL term in the reward here; loss.kl puts one into the loss")
 
 
+_ESTIMATORS: Mapping[str, Mapping[str, Any]] = {
+    "grpo": {"type": "soft"},
+    "rloo": {"type": "rloo"},
+    "reinforce_plus_plus": {"type": "reinforce++"},
+    "reinforce_plus_plus_baseline": {"type": "reinforce++", "group_mean": True},
+}
+
+
 def _estimator(result: Conversion, value: Any, source: str) -> None:
+    if value not in _ESTIMATORS:
+        _leave(result, value, source, "no such advantage here; credit.type stays at its default")
+        return
+    for name, setting in _ESTIMATORS[value].items():
+        result.put(f"credit.{name}", setting, source)
     if value == "grpo":
-        result.put("credit.type", "soft", source)
         result.note(
             "adv_estimator = grpo becomes credit.type = soft: the same values, all copies in one optimiser step"
         )
-    else:
-        _leave(result, value, source, "no such advantage here; credit.type stays at its default")
 
 
 def _aggregation(result: Conversion, value: Any, source: str) -> None:
-    known = {"token-mean": "token_mean", "seq-mean-token-mean": "sequence_mean"}
+    """A sum over tokens, averaged over trajectories, is the constant normaliser with a length of one token."""
+    known = {
+        "token-mean": "token_mean",
+        "seq-mean-token-mean": "sequence_mean",
+        "seq-mean-token-sum": "constant",
+    }
     if value in known:
         result.put("loss.aggregation", known[value], source)
+        if known[value] == "constant":
+            result.put("loss.length", 1, source)
     else:
         _leave(result, value, source, "loss.aggregation is token_mean, sequence_mean, constant or group_sum here")
 
