@@ -4,36 +4,13 @@ import math
 
 import numpy as np
 import pytest
+from credit_trees import forked
 
 from arpo.credit import Credit, assign, get, register
 from arpo.credit.scored import z_scores
 from arpo.credit.settings import credit_settings
 from arpo.credit.soft import soft
 from arpo.errors import ConfigError
-from arpo.tree import Finish, Outcome, RolloutTree, Segment, Source, ToolEvent
-
-
-def policy(parent: int, length: int = 2, finish: Finish = Finish.STOP) -> Segment:
-    zeros = np.zeros(length, np.float32)
-    return Segment(np.arange(length, dtype=np.int32), Source.POLICY, parent, zeros, zeros, finish, 0)
-
-
-def tool(parent: int) -> Segment:
-    return Segment(np.array([7], np.int32), Source.TOOL, parent, event=ToolEvent("search", "{}", "ok"))
-
-
-def forked(rewards: list[float | None]) -> RolloutTree:
-    """prompt 0 - policy 1 - tool 2 - {policy 3, policy 4}, and prompt 0 - policy 5: leaves 3, 4, 5."""
-    segments = (
-        Segment(np.array([1, 2], np.int32), Source.PROMPT),
-        policy(0, finish=Finish.CALL),
-        tool(1),
-        policy(2),
-        policy(2),
-        policy(0),
-    )
-    tree = RolloutTree("t", segments, (3, 4, 5), outcomes=tuple(Outcome(r) for r in rewards))
-    return tree.validate(3)
 
 
 def listed(credit: Credit) -> tuple[list[list[float] | None], list[list[float] | None]]:
