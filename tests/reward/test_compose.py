@@ -78,6 +78,7 @@ def test_the_reward_is_the_sum_of_its_parts():
         "format": 0.0,
         "tool_cost": -0.02,
         "redundant": 0.0,
+        "overlong": 0.0,
     }
     assert one.reward == pytest.approx(1.58)
     assert one.answer == "42"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from arpo.protocol.base import Dialect
 from arpo.reward.answers import Comparison, best_score
-from arpo.reward.settings import RewardSettings
+from arpo.reward.settings import OverlongSettings, RewardSettings
 from arpo.task import Task
 from arpo.tree import Finish, Outcome, RolloutTree, Segment, ToolEvent
 
@@ -20,8 +20,8 @@ INFRA_ERROR = "infra_error"
 def score(tree: RolloutTree, task: Task, dialect: Dialect, settings: RewardSettings) -> tuple[Outcome, ...]:
     """One outcome per leaf. The reward is the sum of its parts:
 
-    `accuracy` (0 if malformed), `success`, `multi_tool`, `format` (the penalty, or 0), `tool_cost` and `redundant`
-    (both <= 0). A broken trajectory has neither reward nor parts.
+    `accuracy` (0 if malformed), `success`, `multi_tool`, `format` (the penalty, or 0), `tool_cost`, `redundant` and
+    `overlong` (all <= 0). A broken trajectory has neither reward nor parts.
     """
     return tuple(_outcome(_segments(tree, leaf), task, dialect, settings) for leaf in tree.leaves)
 
@@ -41,8 +41,17 @@ def _outcome(segments: Sequence[Segment], task: Task, dialect: Dialect, settings
         "format": settings.format_penalty if malformed else 0.0,
         "tool_cost": 0.0 - settings.tool_cost * sum(event.executed for event in events),
         "redundant": 0.0 - settings.redundant_penalty * sum(event.redundant for event in events),
+        "overlong": 0.0 - overlong_penalty(sum(len(s) for s in segments if s.is_policy), settings.overlong),
     }
     return Outcome(sum(parts.values()), answer, parts)
+
+
+def overlong_penalty(length: int, settings: OverlongSettings | None) -> float:
+    """What `length` tokens cost, >= 0: the share of the buffer that is used up, times the penalty."""
+    if settings is None:
+        return 0.0
+    used = (length - (settings.limit - settings.buffer)) / settings.buffer
+    return settings.penalty * min(max(used, 0.0), 1.0)
 
 
 def policy_texts(segments: Sequence[Segment], dialect: Dialect) -> list[str]:
