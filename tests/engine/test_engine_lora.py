@@ -145,6 +145,11 @@ def test_the_base_within_the_model_is_a_reference():
     alone, around = gradients(False), gradients(True)
     assert len(alone) == 28
     assert all(torch.equal(one, other) for one, other in zip(alone, around, strict=True))
+    with base_weights(model):
+        with base_weights(model):
+            pass
+        assert torch.equal(logits(model), logits(tiny("qwen3")))
+    assert torch.equal(logits(model), expected)
     with pytest.raises(RuntimeError), base_weights(model):
         raise RuntimeError
     assert torch.equal(logits(model), expected)

@@ -204,12 +204,8 @@ def build_plan(config: Config) -> Plan:
 
 
 def build_learner(config: Config, model: Any) -> Learner:
-    """The learner, with a second copy of the weights as the reference if the loss has a KL term."""
-    from arpo.engine.models import load_policy
-
-    reference = None
-    if config.loss.kl > 0:
-        reference, _ = load_policy(config.model.path, dtype=config.model.dtype, device=config.model.device)
+    """The learner, with the policy as it started for a reference if the loss has a KL term."""
+    reference = _reference(config, model) if config.loss.kl > 0 else None
     per_step = config.train.prompts // (config.train.mini_batch or config.train.prompts)
     return Learner(
         model,
@@ -219,6 +215,17 @@ def build_learner(config: Config, model: Any) -> Learner:
         temperature=config.rollout.temperature,
         reference=reference,
     )
+
+
+def _reference(config: Config, model: Any) -> Any:
+    """The policy as it started: a second copy of the weights, or the model without the fresh adapter that it trains."""
+    from arpo.engine.models import load_policy
+
+    if config.model.lora is not None and config.model.lora.path is None:
+        return model
+    reference, _ = load_policy(config.model.path, dtype=config.model.dtype, device=config.model.device)
+    adapt(config, reference)
+    return reference
 
 
 def _measuring(config: Config, policy: Policy, tasks: Sequence[Task]) -> HeldOut:

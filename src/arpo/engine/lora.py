@@ -217,8 +217,11 @@ def merge(model: Any) -> None:
 
 @contextmanager
 def base_weights(model: Any) -> Iterator[None]:
-    """The model without its adapter while this lasts: the reference of a KL term, with no second copy in memory."""
-    layers = [layer for _, layer in adapted_layers(model)]
+    """The model without its adapter while this lasts: the reference of a KL term, with no second copy in memory.
+
+    One within another changes nothing.
+    """
+    layers = [layer for _, layer in adapted_layers(model) if not layer.disable_adapters]
     for layer in layers:
         layer.enable_adapters(False)
     try:

@@ -26,6 +26,7 @@ from arpo.learn.memory import enable_checkpointing
 from arpo.learn.mismatch import mismatch
 from arpo.learn.optim import Stepper, rate
 from arpo.learn.packing import Pack, packs
+from arpo.learn.reference import BaseHead
 from arpo.learn.rows import FlatTree, Row, all_rows, flatten, rows_of
 from arpo.learn.settings import LossSettings, OptimSettings
 from arpo.tree import RolloutTree
@@ -53,7 +54,8 @@ class Learner:
     """Holds the policy being trained and its optimiser.
 
     `model`: a transformers causal language model. `temperature`: at which the trees were sampled. `total_updates`:
-    calls of `update` planned, for the schedule. `reference`: what the KL terms hold the policy to; never changed.
+    calls of `update` planned, for the schedule. `reference`: what the KL terms hold the policy to, never changed; the
+    model itself if it has an adapter, which is then taken off.
     Raises ConfigError for a model that cannot be trained in the form that `optim.packing` asks for.
     """
 
@@ -83,7 +85,8 @@ class Learner:
         )
         self.reference: PolicyHead | None = None
         if reference is not None:
-            self.reference = PolicyHead(reference.eval(), temperature, form=form, autocast=autocast)
+            head = BaseHead if reference is model else PolicyHead
+            self.reference = head(reference.eval(), temperature, form=form, autocast=autocast)
         if optim.gradient_checkpointing:
             enable_checkpointing(model)
             _disable_dropout(model)
