@@ -26,6 +26,9 @@ from trl import GRPOConfig, GRPOTrainer
 GROUP = 4
 LIMIT = 4096
 TOKEN_BOUNDS = {"epsilon": 0.2, "epsilon_high": 0.28}
+KL = {"beta": 0.04, "use_bias_correction_kl": False}
+CORRECTED_KL = {"beta": 0.04, "use_bias_correction_kl": True}
+"""TRL's default: the estimate is multiplied by the (differentiable) ratio."""
 SEQUENCE = {"importance_sampling_level": "sequence", "epsilon": 0.03, "epsilon_high": 0.04}
 LOSSES: dict[str, dict[str, Any]] = {
     "grpo": {"loss_type": "grpo", **TOKEN_BOUNDS},
@@ -33,13 +36,15 @@ LOSSES: dict[str, dict[str, Any]] = {
     "dapo": {"loss_type": "dapo", **TOKEN_BOUNDS},
     "dapo/delta": {"loss_type": "dapo", "delta": 3.0, **TOKEN_BOUNDS},
     "grpo/delta": {"loss_type": "grpo", "delta": 3.0, **TOKEN_BOUNDS},
-    "grpo/kl": {"loss_type": "grpo", "beta": 0.04, **TOKEN_BOUNDS},
-    "dapo/kl": {"loss_type": "dapo", "beta": 0.04, **TOKEN_BOUNDS},
+    "grpo/kl": {"loss_type": "grpo", **KL, **TOKEN_BOUNDS},
+    "dapo/kl": {"loss_type": "dapo", **KL, **TOKEN_BOUNDS},
+    "dapo/corrected_kl": {"loss_type": "dapo", **CORRECTED_KL, **TOKEN_BOUNDS},
     "dr_grpo": {"loss_type": "dr_grpo", "max_completion_length": LIMIT, **TOKEN_BOUNDS},
     "cispo": {"loss_type": "cispo", "epsilon_high": 3.0},
-    "cispo/kl": {"loss_type": "cispo", "epsilon_high": 3.0, "beta": 0.04},
+    "cispo/kl": {"loss_type": "cispo", "epsilon_high": 3.0, **KL},
     "gspo": {"loss_type": "grpo", **SEQUENCE},
-    "gspo/kl": {"loss_type": "grpo", "beta": 0.04, **SEQUENCE},
+    "gspo/kl": {"loss_type": "grpo", **KL, **SEQUENCE},
+    "gspo/corrected_kl": {"loss_type": "grpo", **CORRECTED_KL, **SEQUENCE},
     "gspo/token_mean": {"loss_type": "dapo", **SEQUENCE},
     "grpo/entropy_bonus": {"loss_type": "grpo", "entropy_coef": 0.01, **TOKEN_BOUNDS},
     "dapo/entropy_bonus": {"loss_type": "dapo", "entropy_coef": 0.01, **TOKEN_BOUNDS},
