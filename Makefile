@@ -27,8 +27,10 @@ types: $(STAMP)
 imports: $(STAMP)
 	$(BIN)/lint-imports
 
-bench: $(STAMP)  ## speed ratios, measured side by side
+bench: $(STAMP)  ## speed ratios, measured side by side (about ten minutes)
 	$(BIN)/python benchmarks/engine.py
+	@# On all cores: SmolLM2 takes minutes, and matrix products of its size share well.
+	env -u OMP_NUM_THREADS $(BIN)/arpo bench update
 
 golden: .venv-trl/.installed .venv-verl/.installed  ## TRL's and verl's own numbers -> tests/learn/golden/*.json
 	.venv-trl/bin/python -W ignore tests/golden/trl_golden.py $(ARGS)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from arpo import __version__
+from arpo.cli.bench import app as bench_app
 from arpo.cli.config import app as config_app
 from arpo.cli.demo import demo
 from arpo.cli.doctor import doctor
@@ -35,6 +36,7 @@ app.command(train)
 app.command(evaluate, name="eval")
 app.command(rollout)
 app.command(export)
+app.command(bench_app)
 app.command(config_app)
 app.command(doctor)
 

@@ -1,0 +1,1 @@
+"""Measurements: what the policy update costs, in counted work, seconds and bytes. Knows no rollout."""
