@@ -66,7 +66,7 @@ def _kl_type(result: Conversion, value: Any, source: str) -> None:
 
 def _reward_kl(result: Conversion, value: Any, source: str) -> None:
     if value:
-        _leave(result, value, source, "no KL term in the reward here; loss.kl puts one into the loss")
+        _leave(result, value, source, "credit.kl (with credit.type reinforce++) or loss.kl is its place here")
 
 
 _ESTIMATORS: Mapping[str, Mapping[str, Any]] = {

@@ -19,8 +19,9 @@ easy prompt. There B_e := V_e: such a node (the trunk of a group with one root, 
 So a lone trajectory has no say, equal rewards have none, no term of the gradient is biased, and the trunk's own term is
 missing: with one root the estimate is of the gradient with the trunk held fixed. Start groups from at least two.
 
-The weights are exact if whether a fork opens is decided by what came before it, and the number of roots by neither:
-when unused branches are started afresh from the prompt, N depends a little on how the first roots went.
+Exact if what came before a fork decides whether it opens, and if N is given. Where unused branches are started afresh
+from the prompt, N depends on how much the first roots branched; the covariance of the two remains, of the order of one
+over the number of trajectories.
 On a group without forks this is leave-one-out (`rloo`) with weights 1/N.
 Source: leave-one-out after Kool et al. 2019, "Buy 4 REINFORCE samples, get a baseline for free!"; the weights are those
 of splitting in rare-event simulation, Kahn and Harris 1951.
