@@ -204,8 +204,9 @@ def build_plan(config: Config) -> Plan:
 
 
 def build_learner(config: Config, model: Any) -> Learner:
-    """The learner, with the policy as it started for a reference if the loss has a KL term."""
-    reference = _reference(config, model) if config.loss.kl > 0 else None
+    """The learner, with the policy as it started for a reference if loss or reward have a KL term."""
+    needed = config.loss.kl > 0 or config.credit.needs_reference
+    reference = _reference(config, model) if needed else None
     per_step = config.train.prompts // (config.train.mini_batch or config.train.prompts)
     return Learner(
         model,

@@ -39,8 +39,9 @@ def loss_dtype(model: nn.Module) -> torch.dtype:
 class PolicyHead(nn.Module):
     """Log-probs and entropies of a model at `temperature`, as the sampler computes them.
 
-    `form`: of the attention over trees; None: packs are padded rows. `autocast`: of the forward pass. Raises ConfigError
-    for a model whose logits are not reproduced from its trunk and output embedding, or whose layers leave the tree.
+    `form`: of the attention over trees; None: packs are padded rows. `autocast`: of the forward pass. Raises
+    ConfigError for a model whose logits are not reproduced from its trunk and output embedding, or whose layers leave
+    the tree.
     """
 
     def __init__(

@@ -159,7 +159,7 @@ def _merged(parts: Sequence[tuple[int, list[int]]], room: int) -> Iterator[tuple
 
 
 def needed(flat: FlatTree, rows: Sequence[Row]) -> np.ndarray:
-    """Tokens of each node that the rows' labels are predicted from, int64 `[S]`: all but a tail that predicts nothing."""
+    """Tokens of each node that the rows' labels are predicted from, int64 `[S]`: all but tails that predict nothing."""
     size_S = np.zeros(len(flat.size_S), np.int64)
     state = flat.previous_N[np.unique(np.concatenate([row.place_p for row in rows]))]
     node = np.searchsorted(flat.start_S, state, side="right") - 1

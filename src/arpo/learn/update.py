@@ -27,7 +27,7 @@ from arpo.learn.mismatch import mismatch
 from arpo.learn.optim import Stepper, rate
 from arpo.learn.packing import Pack, packs
 from arpo.learn.reference import BaseHead
-from arpo.learn.rows import FlatTree, Row, all_rows, flatten, rows_of
+from arpo.learn.rows import FlatTree, Row, all_rows, flatten, per_segment, rows_of
 from arpo.learn.settings import LossSettings, OptimSettings
 from arpo.tree import RolloutTree
 
@@ -100,9 +100,10 @@ class Learner:
         """One step on all `trees`; returns metrics under the names of the metrics file.
 
         `old_logp`: with `loss.old = "trainer"`, what `logprobs` returned for these trees before the first step on this
-        rollout (None: the weights as they are now). Always: `loss`, `grad_norm` (before clipping), `lr`, `num_tokens`
-        (tokens in the loss, copies counted), `num_trajectories`, `num_groups` (with signal), `sharing` (tokens of the
-        trajectories / tokens computed), `passes`; and, unless nothing had signal, those of `losses.diagnostics`.
+        rollout (None: the weights as they are now).
+        Always: `loss`, `grad_norm` (before clipping), `lr`, `num_tokens` (tokens in the loss, copies counted),
+        `num_trajectories`, `num_groups` (with signal), `sharing` (tokens of the trajectories / tokens computed),
+        `computed_tokens` (padding included), `passes`; unless nothing had signal, those of `losses.diagnostics` too.
         Raises DivergenceError, naming the update and the tasks.
         """
         lr = rate(self.optim, self.updates, self.total_updates)
@@ -140,6 +141,18 @@ class Learner:
             raise self._diverged("log-probability of a token", broken)
         return found
 
+    def divergence(
+        self, trees: Sequence[RolloutTree], old_logp: Sequence[np.ndarray] | None = None
+    ) -> list[tuple[np.ndarray, ...]]:
+        """ln(old policy / reference) of every sampled token, float64, one array per segment: for KL in the reward.
+
+        `old_logp`: as `logprobs` returns them; None: the sampler's own count.
+        """
+        flats = [flatten(tree) for tree in trees]
+        old = [flat.logp_N for flat in flats] if old_logp is None else old_logp
+        known = zip(flats, old, self.logprobs(trees, reference=True), strict=True)
+        return [per_segment(flat, own_N.astype(np.float64) - other_N) for flat, own_N, other_N in known]
+
     def _batch(
         self, trees: Sequence[RolloutTree], credits: Sequence[Credit], old_logp: Sequence[np.ndarray] | None
     ) -> _Batch:
@@ -159,6 +172,7 @@ class Learner:
             "num_trajectories": float(len(rows)),
             "num_groups": float(len({row.tree for row in rows})),
             "sharing": _sharing(flats, rows, made),
+            "computed_tokens": float(sum(pack.tokens for pack in made)),
             "passes": float(len(made)),
         }
         return _Batch(flats, rows, made, float(sum(factor.sum() for factor in factors)), metrics)

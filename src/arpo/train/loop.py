@@ -221,11 +221,18 @@ class _Loop:
 
     def _update(self, trees: Sequence[RolloutTree]) -> dict[str, float]:
         """One optimiser step per mini-batch of prompts; metrics averaged over them."""
-        credits = assign_all(trees, self.plan.credit)
+        learner = self.setup.learner
+        old_logp = learner.logprobs(trees) if learner.loss.old == "trainer" else None
+        divergence = learner.divergence(trees, old_logp) if self.plan.credit.needs_reference else None
+        credits = assign_all(trees, self.plan.credit, divergence)
         size = self.plan.train.mini_batch or self.plan.train.prompts
         starts = range(0, max(len(trees), 1), size)  # without any tree one empty update: the schedule goes on
-        rows = [self.setup.learner.update(trees[i : i + size], credits[i : i + size]) for i in starts]
-        names = {name: name for row in rows for name in row} | {"num_tokens": "update/num_tokens"}
+        rows = [
+            learner.update(trees[i : i + size], credits[i : i + size], old_logp and old_logp[i : i + size])
+            for i in starts
+        ]
+        names = {name: name for row in rows for name in row}
+        names |= {name: f"update/{name}" for name in ("num_tokens", "sharing", "computed_tokens", "passes")}
         return {shown: mean([row[name] for row in rows if name in row]) for name, shown in names.items()}
 
     def _save(self) -> int:

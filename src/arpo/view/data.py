@@ -65,6 +65,9 @@ class MethodRun:
     entropy: Mapping[str, Curve] = field(default_factory=dict)
     branches: BranchStatistics | None = None
     calls: CallCounts | None = None
+    sharing: float | None = None
+    """Tokens of the trajectories that were trained on / tokens that the updates computed, over the whole run."""
+    update_seconds: float | None = None
 
     @property
     def final(self) -> Point:

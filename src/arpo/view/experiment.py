@@ -66,7 +66,16 @@ def _method(out: Path, name: str, result: EvalResult) -> MethodRun:
         entropy=entropy,
         branches=branches if branches.total.opened else None,
         calls=count_calls(trees),
+        sharing=_sharing(rows),
+        update_seconds=sum(row["timing_s/update"] for row in rows),
     )
+
+
+def _sharing(rows: Sequence[dict[str, Any]]) -> float | None:
+    """Trajectory tokens / computed tokens over all updates; None if there was nothing to update."""
+    computed = sum(row["update/computed_tokens"] for row in rows)
+    flat = sum(row["update/computed_tokens"] * row["update/sharing"] for row in rows)
+    return flat / computed if computed else None
 
 
 def _point(row: dict[str, Any]) -> Point:
@@ -152,6 +161,8 @@ def _summary(evaluations: dict[str, EvalResult], runs: dict[str, MethodRun], sec
         figures, final = result.to_dict(), runs[name].final
         evaluation = {key: figures.pop(key) for key in ("generated_tokens", "tool_calls", "seconds", "failed")}
         spent = {key: getattr(final, key) for key in ("generated_tokens", "tool_calls", "seconds", "step")}
+        if runs[name].sharing is not None:
+            spent |= {"sharing": runs[name].sharing, "update_seconds": runs[name].update_seconds}
         summary[name] = figures | spent | {"evaluation": evaluation, "entropy": scalars(dict(runs[name].entropy))}
     summary["entropy"] = scalars(dict(runs["cold_start"].entropy))
     summary["seconds"] = seconds
