@@ -123,6 +123,8 @@ def test_degenerate_groups(name: str) -> None:
     assert not assign(uneven([None] * 4), chosen).has_signal
     assert not assign(uneven([None, 0.7, None, None]), chosen).has_signal
     assert not assign(flat([0.7]), chosen).has_signal
+    assert not assign(flat([0.1] * 3), chosen).has_signal  # the mean of these is not 0.1: rounding is no signal
+    assert not assign(uneven([1.1, 1.1, None, 1.1]), chosen).has_signal
     assert assign(uneven([4.0, 0.0, 1.0, 3.0]), chosen).has_signal
     assert assign_all([], chosen) == []
     lonely = scored((prompt(),), (0,), [1.0])
