@@ -55,7 +55,8 @@ def _returns(
         reward_p -= settings.kl * np.concatenate([divergence[node] for node in path.nodes])
     reward_p[-1:] += _reward(view, m, settings.group_mean)
     return_T = np.full(len(path), np.nan)
-    return_T[path.policy_T] = list(accumulate(reward_p[::-1], lambda later, now: now + settings.gamma * later))[::-1]
+    backwards = accumulate(reward_p[::-1].tolist(), lambda later, now: now + settings.gamma * later)
+    return_T[path.policy_T] = list(backwards)[::-1]
     return return_T
 
 
