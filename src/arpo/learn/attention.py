@@ -236,6 +236,8 @@ def _shares(
     dq, dk, dv = _flash_backward(
         grad[:, :, at], q[:, :, at], k[:, :, of], v[:, :, of], out[:, :, at], lse[:, :, at], 0.0, causal, scale=scale
     )
+    if dk.shape[1] == 1:
+        return dq, dk[:, 0], dv[:, 0]
     return dq, dk.sum(1), dv.sum(1)
 
 
