@@ -20,6 +20,7 @@ from arpo.cli.evaluate import evaluate
 from arpo.cli.export import export
 from arpo.cli.rollout import rollout
 from arpo.cli.sft import sft
+from arpo.cli.study import app as study_app
 from arpo.cli.train import train
 from arpo.errors import ArpoError
 
@@ -37,6 +38,7 @@ app.command(evaluate, name="eval")
 app.command(rollout)
 app.command(export)
 app.command(bench_app)
+app.command(study_app)
 app.command(config_app)
 app.command(doctor)
 

@@ -110,7 +110,9 @@ def _matrix(name: str, rows: "Sequence[Row]", text: "Callable[[Row], str]") -> T
 
 
 def _table(first: str, *others: str) -> Table:
-    table = Table(first, box=None, pad_edge=False)
-    for name in others:
-        table.add_column(name, justify="right" if name not in ("family", "rule") else "left")
+    """Columns as wide as the longest word of their header; figures to the right."""
+    table = Table(box=None, pad_edge=False)
+    for name in (first, *others):
+        left = name in (first, "family", "rule")
+        table.add_column(name, justify="left" if left else "right", min_width=max(map(len, name.split())))
     return table

@@ -28,7 +28,7 @@ PANELS: tuple[tuple[str, str, Callable[[Row], float]], ...] = (
     ("Noise \u00d7 tokens", "sampled tokens until noise = signal", lambda row: row.variance_tokens),
     ("Noise \u00d7 calls", "tool calls until noise = signal", lambda row: row.variance_calls),
 )
-MARGIN, NAMES, PANEL, GAP, LANE, TOP = 22, 92, 268, 26, 5.0, 104
+MARGIN, NAMES, PANEL, GAP, LANE, TOP = 22, 92, 268, 26, 5.6, 104
 
 
 def gradient_picture(rows: Sequence[Row]) -> str:
@@ -86,7 +86,7 @@ def _legend(rules: Sequence[RuleName]) -> str:
         css, shape = LOOKS[rule]
         label = f'<text class="row" x="10" y="4">{RULE_LABELS[rule]}</text>'
         parts.append(f'<g transform="translate({x} 58)">{marker(shape, 0, 0, css)}{label}</g>')
-        x += 34 + round(6.2 * len(RULE_LABELS[rule]))
+        x += 34 + round(6.5 * len(RULE_LABELS[rule]))
     return "".join(parts)
 
 
