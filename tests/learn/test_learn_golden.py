@@ -23,13 +23,8 @@ EPSILON = 3e-8
 SINGLE = 2e-6
 """Both sides in float32, by way of a model."""
 
-TRL_AGGREGATION = {
-    "grpo": "sequence_mean",
-    "bnpo": "token_mean",
-    "dapo": "token_mean",
-    "cispo": "token_mean",
-    "dr_grpo": "constant",
-}
+TRL_FAMILY = {"grpo": "grpo", "bnpo": "reinforce++", "dapo": "dapo", "dr_grpo": "dr_grpo", "cispo": "cispo"}
+"""Ours of the same objective and the same average, which is left at its default."""
 VERL_AGGREGATION = {
     "token-mean": "token_mean",
     "token-sum": "token_mean",
@@ -41,13 +36,16 @@ VERL_AGGREGATION = {
 
 def like_trl(case: dict[str, Any]) -> LossSettings:
     """Our settings for a trainer's configuration. `delta` is our dual clip, and cispo's bound is absolute there."""
-    options = {"aggregation": TRL_AGGREGATION[case["loss_type"]], "kl": case.get("beta", 0.0)}
-    if case["loss_type"] == "cispo":
-        return loss_settings("cispo", clip_high=case["epsilon_high"] - 1, **options)
-    options |= {"clip_low": case["epsilon"], "clip_high": case["epsilon_high"], "dual_clip": case.get("delta")}
+    family = TRL_FAMILY[case["loss_type"]]
+    if family == "cispo":
+        return loss_settings("cispo", clip_high=case["epsilon_high"] - 1, kl=case.get("beta", 0.0))
+    options = {"clip_low": case["epsilon"], "clip_high": case["epsilon_high"], "dual_clip": case.get("delta")}
+    options["kl"] = case.get("beta", 0.0)
     if "max_completion_length" in case:
         options["length"] = case["max_completion_length"]
-    return loss_settings("gspo" if case.get("importance_sampling_level") == "sequence" else "grpo", **options)
+    if case.get("importance_sampling_level") == "sequence":
+        return loss_settings("gspo", aggregation=loss_settings(family).aggregation, **options)
+    return loss_settings(family, **options)
 
 
 @pytest.mark.parametrize(("fixture", "name", "case"), cases("trl", "losses"), ids=label)

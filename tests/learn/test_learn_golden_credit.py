@@ -60,10 +60,14 @@ def bessel(count: float) -> float:
 
 @pytest.mark.parametrize("fixture", golden("verl"), ids=label)
 @pytest.mark.parametrize(("name", "epsilon"), [("grpo", 1e-6), ("grpo_large_epsilon", 0.1)])
-def test_verl_grpo(fixture: dict[str, Any], name: str, epsilon: float) -> None:
-    """f times ours with epsilon f e. A single response carries R / (1 + e) there and 0 here."""
+@pytest.mark.parametrize("family", ["grpo", "soft", "hard"])
+def test_verl_grpo(fixture: dict[str, Any], name: str, epsilon: float, family: str) -> None:
+    """f times ours with epsilon f e. A single response carries R / (1 + e) there and 0 here.
+
+    Without branches there is nothing for `soft` and `hard` to differ in.
+    """
     batch = Batch(fixture["inputs"])
-    ours = batch.by_group(lambda size: bessel(size) * batch.ours("grpo", epsilon=bessel(size) * epsilon))
+    ours = batch.by_group(lambda size: bessel(size) * batch.ours(family, epsilon=bessel(size) * epsilon))
     assert not ours[batch.alone[:, 0]].any()
     theirs = grid(fixture["advantages"][name])
     assert gap(ours, theirs * ~batch.alone) < EXACT
