@@ -17,9 +17,11 @@ from arpo.config.wire import build_plan, build_setup
 from arpo.engine.fused import FusedForward
 from arpo.engine.lora import adapted_layers, is_adapted
 from arpo.engine.models import load_policy
+from arpo.errors import CheckpointError
 from arpo.train.loop import Setup, train
 from arpo.train.progress import Reporter
 from arpo.train.runfolder import RunFolder, read_rows
+from arpo.train.state import restore
 
 SETTINGS = (
     "model.path=pocket",
@@ -109,6 +111,17 @@ def unpaced(run: Path) -> list[dict[str, float]]:
     rows = read_rows(run / "metrics.jsonl")
     assert [row["step"] for row in rows] == [1, 2]
     return [{k: v for k, v in row.items() if not any(word in k for word in PACED)} for row in rows]
+
+
+@pytest.mark.slow
+def test_a_run_does_not_go_on_from_another_base(trained: tuple[Path, Setup]) -> None:
+    folder, setup = trained
+    model = copy.deepcopy(setup.model)
+    weight = model.model.layers[2].mlp.down_proj.base_layer.weight
+    assert restore(folder / "checkpoints", model, setup.tokenizer, setup.learner, pytest.fail).step == 2
+    weight.data += 1e-6
+    with pytest.raises(CheckpointError, match=r"step_2 holds an adapter that was trained on other weights"):
+        restore(folder / "checkpoints", model, setup.tokenizer, setup.learner, pytest.fail)
 
 
 @pytest.mark.slow
