@@ -2,7 +2,8 @@
 
 A checkpoint holds all that a step depends on: the policy and its tokenizer in Hugging Face layout, the optimiser, and
 the position (step, task cursor, what was spent). Of a policy with an adapter it holds the adapter and a digest of the
-base, which never changes and must be the same when the run goes on. Draws depend on the seed and the position alone, so that is all.
+base, which never changes and must be the same when the run goes on. Draws depend on the seed and the position alone, so
+that is all.
 """
 
 import dataclasses
@@ -19,7 +20,6 @@ from arpo.engine.lora import is_adapted, load_adapter, save_weights
 from arpo.errors import CheckpointError
 from arpo.learn.checkpoint import load_latest, save_checkpoint
 from arpo.learn.update import Learner
-
 
 _BASE = "base.json"
 _VALUES = 256
