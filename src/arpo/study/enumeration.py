@@ -98,8 +98,8 @@ def groups(episode: Episode, rule: RuleName) -> list[Group]:
     `uniform` always does, `state`, `after_window` and `before_window` where entropy rises above the root's; with
     `_filled` fresh trajectories fill the group up to four.
     """
-    sampled = _bushes(episode, rule)
-    fresh = _bushes(episode, "iid")
+    sampled = bushes_of(episode, rule)
+    fresh = bushes_of(episode, "iid")
     found = []
     for bushes, share in _multisets(sampled, TOTAL if rule == "iid" else INITIAL):
         missing = TOTAL - sum(len(bush.continuations) for bush in bushes) if rule.endswith("filled") else 0
@@ -122,8 +122,8 @@ def _rule(name: RuleName) -> EntropyRule | None:
     return known[name]
 
 
-def _bushes(episode: Episode, name: RuleName) -> list[tuple[Bush, float]]:
-    """What can grow from one root, with probabilities."""
+def bushes_of(episode: Episode, name: RuleName) -> list[tuple[Bush, float]]:
+    """What can grow from one root under a rule (`_filled` makes no difference here), with probabilities that sum to 1."""
     rule = _rule(name)
     total: Counter[Bush] = Counter()
     for (call, *rest), share in episode.outcomes():
