@@ -72,6 +72,7 @@ def test_a_dense_mask_costs_its_square(tiny_folder: Path, tmp_path: Path) -> Non
         (("--preset", "slow"), "--preset slow"),
         (("--attention", "sparse"), "--attention sparse"),
         (("--rounds", "0"), "--rounds 0"),
+        (("--micro-tokens", "0"), "--micro-tokens 0"),
         (("--model", "./nowhere"), "'./nowhere' does not exist"),
     ],
 )

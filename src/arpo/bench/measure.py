@@ -49,7 +49,7 @@ class Setting:
     model: str
     device: str = "auto"
     dtype: str = "float32"
-    micro_tokens: int = 4096
+    micro_tokens: int = 16384
     rounds: int = 3
     attention: Form | None = None
     memory: bool = True

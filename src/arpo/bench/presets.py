@@ -9,6 +9,7 @@ from typing import get_args
 from arpo.bench.shapes import Shape, parse_shape
 from arpo.errors import ConfigError
 from arpo.learn.attention import Form
+from arpo.learn.settings import OptimSettings
 
 PRESETS = ("quick", "full")
 _SMOLLM2 = {
@@ -37,6 +38,13 @@ def select(models: str, shapes: str | None, preset: str, group: str) -> list[tup
     roots, total = _group(group)
     chosen = {name: shapes.split(",") if shapes else _preset(name, preset) for name in names}
     return [(name, [parse_shape(one, roots=roots, total=total) for one in own]) for name, own in chosen.items()]
+
+
+def budget(model: str, asked: int | None) -> int:
+    """Tokens of one pass: those asked for, or the library's default, for SmolLM2 what fits into 16 GB."""
+    if asked is not None and asked < 1:
+        raise ConfigError(f"--micro-tokens {asked}: a pass takes at least one token")
+    return asked or (4096 if model == "smollm2" else OptimSettings().micro_tokens)
 
 
 def _preset(model: str, preset: str) -> tuple[str, ...]:

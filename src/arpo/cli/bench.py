@@ -24,7 +24,9 @@ def update(
     preset: Annotated[str, Parameter(help="quick (minutes) or full (an hour on two cores).")] = "quick",
     group: Annotated[str, Parameter(help="Trajectories from the prompt + branches.")] = "8+8",
     rounds: Annotated[int, Parameter(help="Times that each form is timed.")] = 3,
-    micro_tokens: Annotated[int, Parameter(help="Tokens of one forward pass, for all forms.")] = 4096,
+    micro_tokens: Annotated[
+        int | None, Parameter(help="Tokens of one forward pass, for all forms. Default: by model.")
+    ] = None,
     memory: Annotated[bool, Parameter(help="Measure peak memory too.")] = True,
     device: Annotated[str, Parameter(help="auto, cpu, cuda, ...")] = "auto",
     dtype: Annotated[str, Parameter(help="Of the weights: float32, bfloat16, ...")] = "float32",
@@ -36,14 +38,14 @@ def update(
 ) -> int:
     """Time the gradient on trees against padded rows and against trajectories back to back, side by side."""
     from arpo.bench.measure import Setting, measure
-    from arpo.bench.presets import attention_form, select
+    from arpo.bench.presets import attention_form, budget, select
     from arpo.bench.report import render, write_json
 
     form = attention_form(attention)
     say = (lambda _: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
     rows: list[UpdateRow] = []
     for name, shapes in select(model, shape, preset, group):
-        setting = Setting(name, device, dtype, micro_tokens, rounds, form, memory)
+        setting = Setting(name, device, dtype, budget(name, micro_tokens), rounds, form, memory)
         rows += measure(setting, shapes, say)
     Console().print(render(rows))
     if json is not None:
