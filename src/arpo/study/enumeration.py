@@ -9,7 +9,7 @@ A *bush* is what grows from one root: a call, tokens that all its trajectories s
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -123,18 +123,18 @@ def _rule(name: RuleName) -> EntropyRule | None:
 
 
 def bushes_of(episode: Episode, name: RuleName) -> list[tuple[Bush, float]]:
-    """What can grow from one root under a rule (`_filled` makes no difference here), with probabilities that sum to 1."""
+    """What can grow from one of the first roots under a rule, with probabilities that sum to 1."""
     rule = _rule(name)
-    total: Counter[Bush] = Counter()
+    total: dict[Bush, float] = defaultdict(float)
     for (call, *rest), share in episode.outcomes():
         trunk = tuple(rest)
         if rule is None or not _fires(episode, rule, call, trunk):
-            total[Bush(call, (), (trunk,))] += share  # type: ignore[assignment]
+            total[Bush(call, (), (trunk,))] += share
             continue
         cut = WINDOW if rule.at == "after_window" else 0
         for second, other in episode.outcomes(_next(trunk[cut - 1] if cut else call)):
             pair = tuple(sorted((trunk[cut:], second)))
-            total[Bush(call, trunk[:cut], pair)] += share * other  # type: ignore[assignment]
+            total[Bush(call, trunk[:cut], pair)] += share * other
     return sorted(total.items(), key=lambda item: item[0].key())
 
 
