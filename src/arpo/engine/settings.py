@@ -1,8 +1,8 @@
 """Which policy to load and how to run it."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from arpo.settings import Frozen
 
@@ -34,6 +34,12 @@ class LoraSettings(Frozen):
                 "importance ratio would be exact; leave it at 0 (a lower rank or optim.weight_decay regularises, too)"
             )
         return self
+
+    @field_validator("target_modules", mode="before")
+    @classmethod
+    def _one_word_for_all(cls, value: Any) -> Any:
+        """On the command line a single name arrives as a list of one."""
+        return "all-linear" if value in (["all-linear"], ("all-linear",)) else value
 
     @model_validator(mode="after")
     def _targets_are_named(self) -> "LoraSettings":
