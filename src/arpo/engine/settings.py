@@ -39,7 +39,8 @@ class LoraSettings(Frozen):
     @classmethod
     def _one_word_for_all(cls, value: Any) -> Any:
         """On the command line a single name arrives as a list of one."""
-        return "all-linear" if value in (["all-linear"], ("all-linear",)) else value
+        names = tuple(value) if isinstance(value, list) else value
+        return "all-linear" if names == ("all-linear",) else names
 
     @model_validator(mode="after")
     def _targets_are_named(self) -> "LoraSettings":
