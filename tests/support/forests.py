@@ -90,3 +90,8 @@ def sampled_by(tree, model, noise=0.0, seed=0, temperature=1.0):
         for n, s in enumerate(tree.segments)
     ]
     return replace(tree, segments=tuple(segments))
+
+
+def comparable(metrics):
+    """An update's metrics without those that say how it was computed."""
+    return {k: v for k, v in metrics.items() if k not in ("passes", "sharing", "computed_tokens")}

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from arpo.errors import ConfigError
 from arpo.learn.layout import Geometry, Span
@@ -118,10 +118,22 @@ def tree_attention(model: PreTrainedModel) -> Iterator[None]:
         model.set_attn_implementation(before)
 
 
-def _refuse(module: torch.nn.Module, layout: Layout | None, dropout: float, options: dict[str, Any]) -> None:
+def _window(*_shape: Any, local_size: int | None = None, **_options: Any) -> int | None:
+    """In place of a mask, what of it is not in the layout: the window or chunk of the layers that it is made for.
+
+    Not every architecture tells its layers of their window (Qwen2Moe, Phimoe and Llama4 put it in the mask alone).
+    """
+    return local_size
+
+
+AttentionMaskInterface.register(NAME, _window)
+
+
+def _refuse(
+    module: torch.nn.Module, layout: Layout | None, window: int | None, dropout: float, options: dict[str, Any]
+) -> None:
     """An error for whatever would make a layer compute something else than the tree."""
     problem = ""
-    window = options.get("sliding_window")
     if layout is None:
         problem = "does not hand on the layout of the tree"
     elif window is not None and window < layout.geometry.depth:
@@ -141,14 +153,14 @@ def _attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    attention_mask: int | None,
     scaling: float | None = None,
     dropout: float = 0.0,
     layout: Layout | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """The interface of transformers: query `[1, H, L, D]`, key and value `[1, K, L, D]` -> `[1, L, H, D]`."""
-    _refuse(module, layout, dropout, options)
+    _refuse(module, layout, options.get("sliding_window") or attention_mask, dropout, options)
     assert layout is not None
     device = query.device.type
     if torch.is_autocast_enabled(device):
