@@ -12,7 +12,7 @@ from arpo.tree import Finish, Outcome, RolloutTree, Segment, Source, ToolEvent
 VOCAB = 23
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny() -> Callable[..., Qwen3ForCausalLM]:
     """Factory of a two-layer Qwen3 with 23 tokens."""
 
@@ -34,7 +34,7 @@ def tiny() -> Callable[..., Qwen3ForCausalLM]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def forked() -> Callable[..., RolloutTree]:
     """Factory of a tree: prompt - call - result - {two answers}, and a third trajectory of its own, of other length.
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from torch import nn
+
 from arpo.errors import ConfigError
 
 
@@ -19,3 +21,13 @@ def enable_checkpointing(model: Any) -> None:
         )
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
+
+
+def disable_dropout(model: nn.Module) -> None:
+    """Checkpointing needs training mode; the ratio must still compare the policy with itself."""
+    module: Any
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        elif isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0

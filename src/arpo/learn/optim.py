@@ -2,9 +2,13 @@
 
 Weights in half precision are stepped through float32 copies: at the learning rates of reinforcement learning one step
 is far smaller than the last bit of a bfloat16 weight, and would vanish.
+
+Weights may be shards (`arpo.learn.devices`): then so are gradients, float32 copies and the optimiser's state. What is
+saved is whole all the same, so a run can be taken up by another number of processes.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,8 +47,8 @@ class Stepper:
         self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=settings.lr, betas=settings.betas)
 
     def clip(self) -> torch.Tensor:
-        """Scale the gradient down to the allowed norm and return the norm that it had."""
-        return nn.utils.clip_grad_norm_(self.weights, self.max_grad_norm)
+        """Scale the gradient down to the allowed norm and return the norm that it had, over all shards."""
+        return _whole(nn.utils.clip_grad_norm_(self.weights, self.max_grad_norm))
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
@@ -67,22 +71,59 @@ class Stepper:
             weight.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state and the float32 copies (None where the weight is its own)."""
+        """The optimiser's state and the float32 copies (None where the weight is its own).
+
+        Of shards, all processes must ask at once; the first gets whole tensors on the CPU, the others None in their
+        place.
+        """
         pairs = zip(self.weights, self.masters, strict=True)
-        copies = [None if master is weight else master.detach() for weight, master in pairs]
-        return {"optimizer": self.optimizer.state_dict(), "masters": copies}
+        copies = [None if master is weight else _kept(master.detach()) for weight, master in pairs]
+        return {"optimizer": _mapped(self.optimizer.state_dict(), lambda _, value: _kept(value)), "masters": copies}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken; the model's weights are loaded by their owner."""
-        self.optimizer.load_state_dict(state["optimizer"])
+        """Continue where `state_dict` was taken; the model's weights are loaded by their owner.
+
+        Every process is given the whole state, and keeps its shards of it.
+        """
+        params = [param for group in self.optimizer.param_groups for param in group["params"]]
+        self.optimizer.load_state_dict(_mapped(state["optimizer"], lambda i, value: _cut(value, params[i])))
         for weight, master, saved in zip(self.weights, self.masters, state["masters"], strict=True):
             if (saved is None) != (master is weight):
                 raise ValueError("the optimiser's state was saved for weights of another precision")
             if saved is not None:
-                master.copy_(saved)
+                master.copy_(_cut(saved, master))
 
 
 def _master(weight: nn.Parameter) -> nn.Parameter:
     """The tensor to optimise in place of a weight: itself, or a float32 copy if it has fewer bits."""
     return weight if weight.dtype.itemsize >= 4 else nn.Parameter(weight.detach().float())
+
+
+def _mapped(state: dict[str, Any], change: Callable[[int, Any], Any]) -> dict[str, Any]:
+    """An optimiser's state dict with every value of the i-th parameter changed."""
+    values = {i: {name: change(i, value) for name, value in own.items()} for i, own in state["state"].items()}
+    return state | {"state": values}
+
+
+def _whole(value: Any) -> Any:
+    """A sharded tensor put together, in every process; anything else as it is."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def _kept(value: Any) -> Any:
+    """A sharded tensor put together, on the first process's CPU, None elsewhere; anything else as it is."""
+    whole = _whole(value)
+    if whole is value:
+        return value
+    return whole.cpu() if value.device_mesh.get_rank() == 0 else None
+
+
+def _cut(value: Any, like: torch.Tensor) -> Any:
+    """This process's shard of a whole tensor of the shape of a sharded one; anything else as it is."""
+    if not hasattr(like, "full_tensor") or not isinstance(value, torch.Tensor) or value.shape != like.shape:
+        return value
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(like, DTensor)
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

@@ -7,6 +7,8 @@ neither on that nor on how the mini-batch is cut into passes.
 Groups in which no token has an advantage are left out, of the sums and of the means, as if they had not been sampled
 (unless the loss has a term that acts without one: KL or entropy bonus). An update in which nothing is left reports so
 and makes no step. A loss or gradient that is not finite stops training before the weights or the optimiser are touched.
+
+Several processes make the same step together (`arpo.learn.devices`): the figures are those of one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,14 +17,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from arpo.credit.base import Credit
 from arpo.errors import ArpoError
 from arpo.learn.attention import FLEX_BLOCK, best_form
+from arpo.learn.devices import devices_of
 from arpo.learn.logprobs import PolicyHead
 from arpo.learn.losses import Copies, TokenInputs, coefficients, diagnostics, loss_terms
-from arpo.learn.memory import enable_checkpointing
+from arpo.learn.memory import disable_dropout, enable_checkpointing
 from arpo.learn.mismatch import mismatch
 from arpo.learn.optim import Stepper, rate
 from arpo.learn.packing import Pack, packs
@@ -40,7 +42,7 @@ class DivergenceError(ArpoError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Batch:
-    """A mini-batch made ready: its trees, the rows that count, and their packs."""
+    """A mini-batch made ready: its trees, the rows that count, and those of their packs that this process computes."""
 
     flats: Sequence[FlatTree]
     rows: Sequence[Row]
@@ -55,7 +57,9 @@ class Learner:
 
     `model`: a transformers causal language model. `temperature`: at which the trees were sampled. `total_updates`:
     calls of `update` planned, for the schedule. `reference`: what the KL terms hold the policy to, never changed; the
-    model itself if it has an adapter, which is then taken off.
+    model itself if it has an adapter, which is then taken off. `accelerator`: an `accelerate.Accelerator` where several
+    processes train together; each of them makes every call, with the same whole mini-batches (all groups, not a share)
+    in the same order, and computes its part of the passes. The model goes to the accelerator's device.
     Raises ConfigError for a model that cannot be trained in the form that `optim.packing` asks for.
     """
 
@@ -68,6 +72,7 @@ class Learner:
         total_updates: int,
         temperature: float = 1.0,
         reference: Any = None,
+        accelerator: Any = None,
     ) -> None:
         if loss.kl and reference is None:
             raise ValueError("loss.kl is above 0: give the learner a reference model")
@@ -77,7 +82,8 @@ class Learner:
         self.total_updates = total_updates
         self.updates = 0
         """Calls of `update` so far, steps made or not."""
-        self.stepper = Stepper(model, optim)
+        self.devices = devices_of(accelerator)
+        self.devices.place(model)
         form = None if optim.packing == "padded" else best_form(next(model.parameters()).device)
         autocast = torch.bfloat16 if optim.autocast == "bf16" else None
         self.head = PolicyHead(
@@ -86,10 +92,16 @@ class Learner:
         self.reference: PolicyHead | None = None
         if reference is not None:
             head = BaseHead if reference is model else PolicyHead
+            self.devices.place(reference)
             self.reference = head(reference.eval(), temperature, form=form, autocast=autocast)
+            if reference is not model:
+                self.devices.shard(self.reference)
+        self.devices.shard(self.head)
+        self.stepper = Stepper(model, optim)
         if optim.gradient_checkpointing:
             enable_checkpointing(model)
-            _disable_dropout(model)
+            disable_dropout(model)
+        self._forward = self.devices.wrap(self.head)
 
     def update(
         self,
@@ -127,15 +139,15 @@ class Learner:
             raise ValueError("there is no reference model: give the learner one")
         flats = [flatten(tree) for tree in trees]
         rows = [row for i, flat in enumerate(flats) for row in all_rows(i, flat)]
-        found = [np.zeros(len(flat.token_N), np.float32) for flat in flats]
-        if not rows:
-            return found
-        with torch.no_grad(), head.attention():
-            for pack in self._packs(flats, rows, [row.weight_p for row in rows], [flat.logp_N for flat in flats]):
-                logp_U = head(pack.to(head.device, head.dtype))[0].float().cpu().numpy()
-                for tree in np.unique(pack.tree_U.numpy()):
-                    own_U = pack.tree_U.numpy() == tree
-                    found[tree][pack.place_U.numpy()[own_U]] = logp_U[own_U]
+        made = self._packs(flats, rows, [row.weight_p for row in rows], [flat.logp_N for flat in flats])
+        start = np.cumsum([0] + [len(flat.token_N) for flat in flats])
+        sum_N, count_N = np.zeros((2, start[-1]), np.float32)  # a token may be in several packs
+        for pack in self.devices.mine(made):
+            place_U = pack.place_U.numpy() + start[pack.tree_U.numpy()]
+            sum_N[place_U] += self._scored(head, pack.to(head.device, head.dtype)).float().cpu().numpy()
+            count_N[place_U] += 1
+        logp_N = self.devices.sum(sum_N) / np.maximum(self.devices.sum(count_N), 1)
+        found = np.split(logp_N, start[1:-1]) if flats else []
         broken = {flat.tree.task_id for flat, logp_N in zip(flats, found, strict=True) if not np.isfinite(logp_N).all()}
         if broken:
             raise self._diverged("log-probability of a token", broken)
@@ -152,6 +164,12 @@ class Learner:
         old = [flat.logp_N for flat in flats] if old_logp is None else old_logp
         known = zip(flats, old, self.logprobs(trees, reference=True), strict=True)
         return [per_segment(flat, own_N.astype(np.float64) - other_N) for flat, own_N, other_N in known]
+
+    def _scored(self, head: PolicyHead, pack: Pack) -> torch.Tensor:
+        """A pack's log-probs `[U]` under `head`, without a gradient."""
+        model = self.head if head.model is self.model else head  # the root of shards, adapter or not
+        with self.devices.scoring(model), head.attention():
+            return model(pack)[0]
 
     def _batch(
         self, trees: Sequence[RolloutTree], credits: Sequence[Credit], old_logp: Sequence[np.ndarray] | None
@@ -175,7 +193,7 @@ class Learner:
             "computed_tokens": float(sum(pack.tokens for pack in made)),
             "passes": float(len(made)),
         }
-        return _Batch(flats, rows, made, float(sum(factor.sum() for factor in factors)), metrics)
+        return _Batch(flats, rows, self.devices.mine(made), float(sum(factor.sum() for factor in factors)), metrics)
 
     def _corrected(
         self, rows: Sequence[Row], old: Sequence[np.ndarray], sampled: Sequence[np.ndarray]
@@ -214,30 +232,32 @@ class Learner:
             self.model.eval()
 
     def _accumulate(self, batch: _Batch) -> dict[str, float]:
-        """Forward and backward over all packs."""
+        """Forward and backward over this process's packs; sums over all. Raises only when all are done, everywhere."""
         totals: dict[str, torch.Tensor] = {}
+        broken_M = torch.zeros(len(batch.flats), dtype=torch.int64, device=self.head.device)
         for pack in batch.packs:
-            for name, share in self._backward(pack.to(self.head.device, self.head.dtype), batch).items():
+            with self.devices.passing(last=pack is batch.packs[-1]):
+                shares = self._backward(pack.to(self.head.device, self.head.dtype), batch, broken_M)
+            for name, share in shares.items():
                 totals[name] = totals[name] + share if name in totals else share
-        return {name: float(total) for name, total in totals.items()}
+        own = [*(float(total) for total in totals.values()), *broken_M.tolist()]
+        summed = self.devices.sum(np.array(own, np.float64))
+        if broken := np.flatnonzero(summed[len(totals) :]).tolist():
+            raise self._diverged("loss", {batch.flats[tree].tree.task_id for tree in broken})
+        return dict(zip(totals, summed.tolist(), strict=False))
 
-    def _backward(self, pack: Pack, batch: _Batch) -> dict[str, torch.Tensor]:
+    def _backward(self, pack: Pack, batch: _Batch, broken_M: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Figures of one pack. Adds to `broken_M`, tree by tree, how many terms of the loss are not finite."""
         tokens = self._score(pack)
         loss_U = loss_terms(tokens, self.loss)
-        broken_U = ~loss_U.isfinite()
-        if bool(broken_U.any()):
-            trees = pack.tree_U[broken_U].unique().tolist()
-            raise self._diverged("loss", {batch.flats[tree].tree.task_id for tree in trees})
+        broken_M.index_add_(0, pack.tree_U, (~loss_U.isfinite()).long())
         loss = loss_U.sum()
-        loss.backward()
+        (loss * self.devices.factor).backward()
         return {"loss": loss.detach()} | diagnostics(tokens, self.loss, batch.mass)
 
     def _score(self, pack: Pack) -> TokenInputs:
-        logp_U, entropy_U = self.head(pack)
-        reference_U = None
-        if self.reference is not None:
-            with torch.no_grad(), self.reference.attention():
-                reference_U = self.reference(pack)[0].to(logp_U.dtype)
+        reference_U = None if self.reference is None else self._scored(self.reference, pack)
+        logp_U, entropy_U = self._forward(pack)
         copies = Copies(pack.index_P, pack.row_P, pack.advantage_P, pack.coefficient_P, pack.rows)
         gain_P = pack.coefficient_P * pack.advantage_P.clamp(min=0)
         cost_P = pack.coefficient_P * pack.advantage_P.clamp(max=0)
@@ -259,7 +279,7 @@ class Learner:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs beside the model's weights."""
+        """All that a resumed run needs beside the model's weights. Of shards: see `Stepper.state_dict`."""
         return {"updates": self.updates, **self.stepper.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -277,13 +297,3 @@ def _sharing(flats: Sequence[FlatTree], rows: Sequence[Row], made: Sequence[Pack
     """Tokens that the rows read one by one / tokens computed, padding included; 0 of nothing."""
     flat = sum(int(flats[row.tree].size_S[list(flats[row.tree].tree.ancestry(row.leaf))].sum()) for row in rows)
     return flat / sum(pack.tokens for pack in made) if made else 0.0
-
-
-def _disable_dropout(model: nn.Module) -> None:
-    """Checkpointing needs training mode; the ratio must still compare the policy with itself."""
-    module: Any
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        elif isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
