@@ -185,6 +185,8 @@ class RolloutTree:
     meta: Mapping[str, str] = field(default_factory=dict)
     wasted_tokens: int = 0
     """Tokens sampled and thrown away (look-ahead)."""
+    top_ups: int = 0
+    """The last so many trajectories were started from the prompt because branches had left places empty."""
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
@@ -327,6 +329,10 @@ def _check_leaves(tree: RolloutTree, total: int | None) -> None:
     childless = {node for node, kids in enumerate(tree.children) if not kids}
     _require(set(tree.leaves) == childless, f"{name}: leaves {tree.leaves} are not its childless nodes {childless}")
     _require(total is None or len(tree.leaves) == total, f"{name}: {len(tree.leaves)} trajectories, not {total}")
+    _require(0 <= tree.top_ups < len(tree.leaves), f"{name}: {tree.top_ups} top-ups of {len(tree.leaves)} trajectories")
+    for leaf in tree.leaves[len(tree.leaves) - tree.top_ups :]:
+        shared = tree.multiplicity[tree.ancestry(leaf)[1]] > 1
+        _require(not shared, f"{name}, leaf {leaf}: a top-up shares its root with another trajectory")
 
 
 def _check_ends(tree: RolloutTree) -> None:

@@ -181,7 +181,7 @@ def test_tree_without_forks_is_rloo_with_weights_one_over_n(rewards: list[float]
 def test_weights_of_tree_sum_to_one_at_every_depth_and_carry_the_values(tree: RolloutTree) -> None:
     view = Scored.of(tree)
     assume(view.kept_M.any())
-    weight_S, value_S = splitting_weights(view), view.child_mean(view.reward_M)
+    weight_S, value_S = splitting_weights(view, 1 / max(len(view.children[0]), 1)), view.child_mean(view.reward_M)
     depth = max(len(path) for path in view.paths)
     for level in range(depth):
         # a trajectory that ended goes on standing for itself
@@ -198,7 +198,7 @@ def test_weights_of_tree_sum_to_one_at_every_depth_and_carry_the_values(tree: Ro
 def test_tree_is_its_definition(tree: RolloutTree) -> None:
     """Leave-subtree-out written out, and copies that together weigh what the node weighs."""
     view, credit = Scored.of(tree), assign(tree, credit_settings("tree"))
-    weight_S, value_S = splitting_weights(view), view.child_mean(view.reward_M)
+    weight_S, value_S = splitting_weights(view, 1 / max(len(view.children[0]), 1)), view.child_mean(view.reward_M)
     total_S = np.zeros(len(weight_S))
     for path, value, weight in zip(view.paths, credit.values, credit.weights, strict=True):
         if value is None or weight is None:

@@ -4,13 +4,14 @@ import math
 
 import numpy as np
 import pytest
-from credit_trees import forked
+from credit_trees import forked, policy
 
 from arpo.credit import Credit, assign, get, register
 from arpo.credit.scored import z_scores
 from arpo.credit.settings import credit_settings
 from arpo.credit.soft import soft
 from arpo.errors import ConfigError
+from arpo.tree import Outcome, RolloutTree
 
 
 def listed(credit: Credit) -> tuple[list[list[float] | None], list[list[float] | None]]:
@@ -105,3 +106,21 @@ def test_names() -> None:
         get("sft")
     with pytest.raises(ValueError, match="'soft' is registered twice"):
         register("soft")(soft)
+
+
+def test_a_top_up_weighs_like_a_first_root_and_is_no_baseline_of_theirs() -> None:
+    # first roots: 1 (forks into 3 and 4) and 5; 6 fills the group up. w = 1/2 each, 1/4 below the fork.
+    base = forked([1.0, 0.0, 0.0])
+    tree = RolloutTree(
+        "t",
+        (*base.segments, policy(0)),
+        (*base.leaves, 6),
+        outcomes=tuple(Outcome(r) for r in (1.0, 0.0, 0.0, 1.0)),
+        top_ups=1,
+    ).validate(4)
+    values, weights = listed(assign(tree, credit_settings("tree")))
+    # V_1 = 1/2, V_5 = 0, V_6 = 1. Node 1 against 5: 1/2. Leaf 3 against 4 and 5: B = 0. Leaf 5 against 1: -1/2.
+    # The top-up against both: B = (1/2 + 0) / 2 = 1/4, so 3/4.
+    for got, expected in zip(values, [[0, 0.5, 0, 1], [0, 0.5, 0, -1 / 3], [0, -0.5], [0, 0.75]], strict=True):
+        assert got == pytest.approx(expected, abs=1e-12)
+    assert weights == [[0, 0.25, 0, 0.25], [0, 0.25, 0, 0.25], [0, 0.5], [0, 0.5]]

@@ -107,9 +107,18 @@ def test_branching_before_the_window_biases_tree_credit_too(rows):
     assert rows["tree", "before_window"].off_direction > 0.05
 
 
-def test_filling_a_group_up_makes_the_number_of_roots_unpredictable(rows):
-    """Whether fresh trajectories come depends on the first roots' calls, and a root's weight is 1 / roots."""
-    assert 0.005 < rows["tree", "state_filled"].off_direction < rows["tree", "before_window"].off_direction
+@pytest.mark.parametrize("rule", ["state_filled", "after_window_filled"])
+def test_filling_a_group_up_does_not_bias_tree_credit(rows, rule):
+    """How many fresh trajectories come depends on the first roots' calls; their weight does not."""
+    assert rows["tree", rule].off_direction < 1e-9
+    assert rows["rloo", rule].off_direction > 0.02
+
+
+def test_the_study_would_notice_a_weight_that_depends_on_the_number_of_top_ups(rows, monkeypatch):
+    """With top-ups taken for first roots, their number enters the weight 1 / N."""
+    monkeypatch.setattr("arpo.credit.tree._top_ups", lambda _scored: [])
+    (row,) = measure(EPISODE, ["tree"], ["state_filled"])
+    assert 0.005 < row.off_direction < rows["tree", "before_window"].off_direction
 
 
 def test_a_tree_has_more_variance_at_equal_leaves_and_pays_per_call(rows):

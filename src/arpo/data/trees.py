@@ -73,6 +73,7 @@ SCHEMA = pa.schema(
         ("parts", pa.map_(pa.string(), pa.float64())),
         ("meta", pa.map_(pa.string(), pa.string())),
         ("wasted_tokens", pa.int64()),
+        ("top_ups", pa.int32()),
     ]
 )
 """`tree`: place in the file (a task may be rolled out twice); `leaf`: place among the trajectories, null inside."""
@@ -126,6 +127,7 @@ def _rows(tree: RolloutTree, decode: Decode) -> Iterable[dict[str, Any]]:
             "decisions": decisions.get(node, []),
             "meta": [(_unicode(k), _unicode(v)) for k, v in tree.meta.items()] if node == 0 else None,
             "wasted_tokens": tree.wasted_tokens if node == 0 else None,
+            "top_ups": tree.top_ups if node == 0 else None,
         } | _leaf_row(tree, order.get(node))
 
 
@@ -172,6 +174,7 @@ def _tree(rows: list[dict[str, Any]]) -> RolloutTree:
         outcomes=tuple(Outcome(row["reward"], row["answer"], dict(row["parts"])) for row in leaves if row["scored"]),
         meta=dict(rows[0]["meta"]),
         wasted_tokens=rows[0]["wasted_tokens"],
+        top_ups=rows[0]["top_ups"],
     )
 
 

@@ -72,11 +72,17 @@ def _meta(task: Task) -> dict[str, str]:
 
 
 def assemble(
-    task: Task, prompt: np.ndarray, walks: Sequence[Walk], points: Sequence[Point], *, wasted_tokens: int
+    task: Task,
+    prompt: np.ndarray,
+    walks: Sequence[Walk],
+    points: Sequence[Point],
+    *,
+    wasted_tokens: int,
+    top_ups: int,
 ) -> RolloutTree:
     """The tree of `walks`, parents before children. Decisions stand in order of trajectory, then of depth.
 
-    A decision's node is where its children hang; where none opened, the tool result.
+    A decision's node is where its children hang; where none opened, the tool result. The last `top_ups` walks are such.
     """
     cuts: dict[str, set[int]] = {walk.path: set() for walk in walks}
     for point in points:
@@ -94,4 +100,5 @@ def assemble(
         decisions=tuple(_decision(point, nodes.after[point.walk.path]) for point in ordered),
         meta=_meta(task),
         wasted_tokens=wasted_tokens,
+        top_ups=top_ups,
     )

@@ -95,6 +95,7 @@ class Group:
             [*self.roots, *opened, *self.top_ups],
             tuple(self.points.values()),
             wasted_tokens=self.wasted_tokens,
+            top_ups=len(self.top_ups),
         )
 
     def _root(self, number: int, may_branch: bool) -> Walk:

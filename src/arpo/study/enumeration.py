@@ -64,12 +64,13 @@ class Group:
     episode: Episode
     nodes: tuple[Node, ...]
     leaves: tuple[int, ...]
+    top_ups: int = 0
 
     @property
     def key(self) -> tuple:
         """Shape and rewards: what credit depends on that reads neither tokens nor entropies."""
         shape = tuple((kind, len(pairs), parent) for kind, pairs, parent in self.nodes)
-        return shape, self.leaves, self.rewards
+        return shape, self.leaves, self.rewards, self.top_ups
 
     @property
     def rewards(self) -> tuple[float, ...]:
@@ -88,7 +89,7 @@ class Group:
             replace(_segment(self.episode, kind, pairs), parent=parent) for kind, pairs, parent in self.nodes[1:]
         )
         outcomes = tuple(Outcome(reward) for reward in self.rewards)
-        return RolloutTree("toy", (_PROMPT, *segments), self.leaves, outcomes=outcomes)
+        return RolloutTree("toy", (_PROMPT, *segments), self.leaves, outcomes=outcomes, top_ups=self.top_ups)
 
 
 def groups(episode: Episode, rule: RuleName) -> list[Group]:
@@ -170,7 +171,7 @@ def _group(episode: Episode, bushes: Sequence[Bush], more: Sequence[Bush], proba
             leaves.append(_place(nodes, Finish.STOP, pairs, fork))
     for bush in more:
         _grow(nodes, leaves, bush)
-    return Group(probability, episode, tuple(nodes), tuple(leaves))
+    return Group(probability, episode, tuple(nodes), tuple(leaves), len(more))
 
 
 def _grow(nodes: list[Node], leaves: list[int], bush: Bush) -> int:

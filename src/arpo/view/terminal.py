@@ -172,6 +172,7 @@ def tree_json(tree: RolloutTree, decode: Decode, task: Task | None = None) -> di
         "trajectories": len(tree.leaves),
         "generated_tokens": tree.generated_tokens,
         "wasted_tokens": tree.wasted_tokens,
+        "top_ups": tree.top_ups,
         "tool_calls": tree.tool_calls,
         "sharing": tree.sharing,
         "nodes": [_node_json(node, segment, decode) for node, segment in enumerate(tree.segments)],
