@@ -20,7 +20,7 @@ from arpo.credit.settings import credit_settings
 from arpo.engine.lora import attach
 from arpo.engine.settings import LoraSettings
 from arpo.errors import ConfigError
-from arpo.learn.devices import deal, devices_of, fingerprint
+from arpo.learn.devices import check, deal, devices_of, fingerprint
 from arpo.learn.packing import Pack, packs
 from arpo.learn.rows import all_rows, flatten
 from arpo.learn.settings import OptimSettings, loss_settings
@@ -231,15 +231,25 @@ def test_a_fingerprint_knows_the_tokens_and_whose_they_are(forked: Maker) -> Non
     assert len(marks) == 3
 
 
+def plugin(cpu_offload: bool = False, **changed: Any) -> Any:
+    """accelerate's own, so that its names are held to. Changed afterwards: it writes options to the environment."""
+    from accelerate import FullyShardedDataParallelPlugin
+
+    made = FullyShardedDataParallelPlugin(fsdp_version=2, cpu_offload=cpu_offload, cpu_ram_efficient_loading=False)
+    for name, value in changed.items():
+        assert hasattr(made, name)
+        setattr(made, name, value)
+    return made
+
+
 def accelerator(kind: str = "MULTI_GPU", **options: Any) -> Any:
-    plugin = options.pop("plugin", None)
     facts = {
         "distributed_type": SimpleNamespace(value=kind),
         "num_processes": 2,
         "mixed_precision": "no",
         "parallelism_config": None,
         "is_fsdp2": True,
-        "state": SimpleNamespace(fsdp_plugin=plugin),
+        "state": SimpleNamespace(fsdp_plugin=options.pop("plugin", None)),
     }
     return SimpleNamespace(**facts | options)
 
@@ -251,10 +261,16 @@ def accelerator(kind: str = "MULTI_GPU", **options: Any) -> Any:
         (accelerator("FSDP", is_fsdp2=False), "fsdp_version = 2"),
         (accelerator(mixed_precision="fp16"), "bf16"),
         (accelerator(parallelism_config=object()), "parallelism_config"),
-        (accelerator("FSDP", plugin=SimpleNamespace(activation_checkpointing=True)), "optim.gradient_checkpointing"),
-        (accelerator("FSDP", plugin=SimpleNamespace(activation_checkpointing=False, cpu_offload=True)), "cpu_offload"),
+        (accelerator("FSDP", plugin=plugin(activation_checkpointing=True)), "optim.gradient_checkpointing"),
+        (accelerator("FSDP", plugin=plugin(cpu_ram_efficient_loading=True)), "cpu_ram_efficient_loading = false"),
+        (accelerator("FSDP", plugin=plugin(cpu_offload=True)), "cpu_offload"),
     ],
 )
 def test_what_would_not_happen_is_refused(given: Any, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         devices_of(given)
+
+
+def test_the_ordinary_is_not_refused() -> None:
+    for given in (accelerator(), accelerator("FSDP", plugin=plugin()), accelerator("MULTI_CPU"), accelerator("NO")):
+        check(given)

@@ -4,6 +4,7 @@ The order is that of cost: tasks and tools first, so that a wrong path or a miss
 last. Nothing here decides anything that the configuration does not say.
 """
 
+import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -174,6 +175,7 @@ def build_setup(config: Config, warn: Callable[[str], None]) -> Setup:
     """Everything that training needs. `warn` is told how many tasks are left out."""
     tasks = build_tasks(config)
     heldout = build_heldout(config)[: config.train.eval_tasks] if config.train.eval_every is not None else []
+    accelerator = build_accelerator(config)
     policy = build_policy(config, [*tasks, *heldout])
     kept = fitting(tasks, config, policy.dialect)
     if len(kept) < len(tasks):
@@ -184,7 +186,7 @@ def build_setup(config: Config, warn: Callable[[str], None]) -> Setup:
         engine=policy.engine,
         dialect=policy.dialect,
         toolbox=policy.toolbox,
-        learner=build_learner(config, policy.model),
+        learner=build_learner(config, policy.model, accelerator),
         tasks=kept,
         vocab_size=policy.vocab_size,
         heldout=_measuring(config, policy, heldout) if heldout else None,
@@ -203,7 +205,25 @@ def build_plan(config: Config) -> Plan:
     )
 
 
-def build_learner(config: Config, model: Any) -> Learner:
+def build_accelerator(config: Config) -> Any:
+    """An `accelerate.Accelerator` if a launcher has started several processes, else None.
+
+    To be built before the model: it decides which device "cuda" means in this process. ConfigError for what the learner
+    does not have. WORLD_SIZE alone says nothing, since cluster managers set it too.
+    """
+    if int(os.environ.get("WORLD_SIZE", 1)) < 2 or "LOCAL_RANK" not in os.environ:
+        return None
+    from accelerate import Accelerator
+
+    from arpo.engine.models import pick_device
+    from arpo.learn.devices import check
+
+    accelerator = Accelerator(cpu=pick_device(config.model.device).type == "cpu")
+    check(accelerator)
+    return accelerator
+
+
+def build_learner(config: Config, model: Any, accelerator: Any = None) -> Learner:
     """The learner, with the policy as it started for a reference if loss or reward have a KL term."""
     needed = config.loss.kl > 0 or config.credit.needs_reference
     reference = _reference(config, model) if needed else None
@@ -215,6 +235,7 @@ def build_learner(config: Config, model: Any) -> Learner:
         total_updates=config.train.steps * per_step,
         temperature=config.rollout.temperature,
         reference=reference,
+        accelerator=accelerator,
     )
 
 

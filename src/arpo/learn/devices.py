@@ -148,7 +148,7 @@ def devices_of(accelerator: Any = None) -> Devices:
     """
     if accelerator is None:
         return Devices()
-    _refuse(accelerator)
+    check(accelerator)
     if accelerator.num_processes == 1:
         return _Single(accelerator.device)
     return Shards(accelerator) if _sharded(accelerator) else Replicas(accelerator)
@@ -204,8 +204,8 @@ def _sharded(accelerator: Any) -> bool:
     return accelerator.distributed_type == "FSDP"
 
 
-def _refuse(accelerator: Any) -> None:
-    """An error for whatever was asked of accelerate and would not happen."""
+def check(accelerator: Any) -> None:
+    """Raise ConfigError for whatever was asked of accelerate and would not happen."""
     kind, plugin = accelerator.distributed_type.value, getattr(accelerator.state, "fsdp_plugin", None)
     problem = ""
     if kind != "NO" and kind != "FSDP" and not kind.startswith("MULTI_"):
@@ -218,6 +218,8 @@ def _refuse(accelerator: Any) -> None:
         problem = "a parallelism_config: the learner knows data parallelism alone; leave it out"
     elif plugin is not None and plugin.activation_checkpointing:
         problem = "activation checkpointing of accelerate: set optim.gradient_checkpointing instead"
+    elif plugin is not None and plugin.cpu_ram_efficient_loading:
+        problem = "weights that only the first process reads: set cpu_ram_efficient_loading = false"
     elif plugin is not None and _offloads(plugin):
         problem = "FSDP weights on the CPU: leave cpu_offload out and lower optim.micro_tokens"
     if problem:
