@@ -29,7 +29,8 @@ from arpo.tree import RolloutTree
 Maker = Callable[..., Any]
 Results = dict[str, list[dict[str, Any]]]
 """Per case: what one process gives, and what each of the two gives."""
-LIMIT_S = 240
+pytestmark = pytest.mark.timeout(300)
+LIMIT_S = 200
 """For all cases together; they take a tenth of it on an idle machine."""
 EQUAL = ("ddp-tree", "ddp-padded", "fsdp-tree", "fsdp-padded", "fsdp-reference", "fsdp-lora")
 EXACT = ("ddp-float64", "fsdp-float64")
@@ -43,13 +44,17 @@ def results(tmp_path_factory: pytest.TempPathFactory, cases: list[Case]) -> Resu
     torch.save(cases, folder / "cases.pt")
     environment = os.environ | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     world = [_process(folder, environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
-    alone = {case.name: two_processes.run(case, None, folder) for case in cases}
+    (folder / "alone").mkdir()
+    alone = {case.name: two_processes.run(case, None, folder / "alone") for case in cases}
     try:
         said = [process.communicate(timeout=LIMIT_S)[0] for process in world]
     finally:
         for process in world:
             process.kill()
     assert [process.returncode for process in world] == [0, 0], "\n".join(said)
+    for case in cases:
+        if case.resume_at is not None:
+            alone[case.name]["taken up"] = two_processes.taken_up(case, folder)
     files = {case.name: [folder / f"{case.name}.{rank}.pt" for rank in range(2)] for case in cases}
     return {name: [alone[name], *(torch.load(f, weights_only=False) for f in own)] for name, own in files.items()}
 
@@ -165,6 +170,14 @@ def test_half_precision_shards_have_float32_masters_that_survive_a_checkpoint(re
     assert not first["errors"]
     assert distance(alone["weights"], first["weights"]) < 1e-3
     assert first["metrics"][1]["loss"] == pytest.approx(alone["metrics"][1]["loss"], rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["fsdp-padded", "fsdp-half"])
+def test_what_two_processes_save_one_takes_up(results: Results, name: str) -> None:
+    alone, first, _ = results[name]
+    limit = 1e-5 if name == "fsdp-padded" else 1e-3
+    assert distance(alone["taken up"], first["weights"]) < limit
+    assert distance(alone["taken up"], alone["weights"]) < limit
 
 
 def test_mixed_precision_leaves_log_probs_alone(results: Results) -> None:

@@ -118,10 +118,22 @@ def _resumed(case: Case, learner: Learner, accelerator: Any, folder: Path) -> Le
         torch.save((state, weights), path)
     if accelerator is not None:
         distributed.barrier()
+    return _loaded(case, accelerator, path)
+
+
+def _loaded(case: Case, accelerator: Any, path: Path) -> Learner:
     state, weights = torch.load(path, weights_only=True)
     fresh = _learner(case, (case.model[0], weights), accelerator)
     fresh.load_state_dict(state)
     return fresh
+
+
+def taken_up(case: Case, folder: Path) -> dict[str, torch.Tensor]:
+    """The weights that one process ends with when it goes on from what several have saved at `resume_at`."""
+    learner = _loaded(case, None, folder / f"{case.name}.state")
+    for trees, credits in case.batches[case.resume_at :]:
+        learner.update(trees, credits)
+    return _weights(learner.model)
 
 
 def main(folder: Path) -> None:
