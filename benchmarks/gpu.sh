@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The policy update on one CUDA GPU, within ten minutes: is it exact there, and how much does it gain?
 #
-#   benchmarks/gpu.sh [PYTHON]         a Python that has torch with CUDA and transformers; default: .venv, made if missing
+#   benchmarks/gpu.sh [PYTHON]         a Python with CUDA and arpo's dependencies; default: .venv, made if missing
 #   ARPO_GPU_TINY=1 benchmarks/gpu.sh  the same path with tiny sizes on the CPU, in two minutes
 #
 # ARPO_GPU_OUT: where results go (default: runs/gpu). ARPO_GPU_SIZE: 0.5B (default) or 1.5B.

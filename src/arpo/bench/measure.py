@@ -6,7 +6,8 @@ once, apart. During the rounds it is left out, so the weights stay what they are
 
 The forms take turns within one process, in an order that shifts by one from round to round, and a round gives one
 ratio. So a machine that slows down for a minute slows all forms; the median over the rounds forgets it. Before the
-rounds every form runs once to be observed, for its work and its peak of memory: on a CPU in a process of its own.
+rounds every form runs once to be observed, for its work and its peak of memory: on a CPU in a process of its own. And
+the allocator is told to keep its memory, so that no form has to fault in the pages that another one gave back.
 """
 
 import multiprocessing
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 
 from arpo.bench.executed import recorded
-from arpo.bench.peaks import device_name, matrix_speed, now, peak_bytes
+from arpo.bench.peaks import device_name, keep_freed_memory, matrix_speed, now, peak_bytes
 from arpo.bench.rows import Observed, Speed, Timing, UpdateRow, update_row
 from arpo.bench.shapes import Shape, build_tree, with_logprobs
 from arpo.bench.work import Pass, dominant, rates
@@ -117,6 +118,8 @@ def measure(setting: Setting, shapes: Sequence[Shape], say: Say) -> Iterator[Upd
     if setting.rounds < 1:
         raise ConfigError(f"--rounds {setting.rounds}: at least one is needed")
     model, _ = load_policy(setting.model, dtype=setting.dtype, device=setting.device)
+    if next(model.parameters()).device.type == "cpu":
+        keep_freed_memory()
     for shape in shapes:
         bench = Bench(model, _tree(model, shape), setting.micro_tokens, setting.attention)
         yield _measure_shape(setting, shape, bench, say)
@@ -129,6 +132,9 @@ def _tree(model: Any, shape: Shape) -> RolloutTree:
 def _measure_shape(setting: Setting, shape: Shape, bench: Bench, say: Say) -> UpdateRow:
     bench.adopt()
     seen = {form: _observe(setting, shape, bench, form, say) for form in FORMS}
+    if setting.memory and bench.device.type == "cpu":
+        say(f"{setting.model} {shape}: warming up")
+        bench.gradient("padded")  # the others fit into what it leaves to the allocator
     passes, peaks = {form: seen[form][0] for form in FORMS}, {form: seen[form][1] for form in FORMS}
     speed = _speed(bench, passes["tree"])
     rounds = [_round(setting, shape, bench, number, say) for number in range(setting.rounds)]
