@@ -17,7 +17,7 @@ _SMOLLM2 = {
     "full": ("150+200@1/2", "300+400@root", "300+400@1/4", "300+400@1/2", "300+400@3/4", "500+1500@1/2"),
 }
 _OTHERS = {
-    "quick": ("300+600@root", "300+600@1/4", "300+600@1/2", "300+600@3/4"),
+    "quick": ("200+400@root", "200+400@1/4", "200+400@1/2", "200+400@3/4"),
     "full": (
         *("150+200@1/2", "300+600@root", "300+600@1/4", "300+600@1/2", "300+600@3/4", "300+600@mixed"),
         *("500+1500@root", "500+1500@1/4", "500+1500@1/2", "500+1500@3/4"),
@@ -45,6 +45,11 @@ def budget(model: str, asked: int | None) -> int:
     if asked is not None and asked < 1:
         raise ConfigError(f"--micro-tokens {asked}: a pass takes at least one token")
     return asked or (4096 if model == "smollm2" else OptimSettings().micro_tokens)
+
+
+def repeats(model: str, asked: int | None) -> int:
+    """Rounds: those asked for, or three, two of SmolLM2, whose round takes minutes."""
+    return asked if asked is not None else 2 if model == "smollm2" else 3
 
 
 def _preset(model: str, preset: str) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ def update(
     ] = None,
     preset: Annotated[str, Parameter(help="quick (minutes) or full (an hour on two cores).")] = "quick",
     group: Annotated[str, Parameter(help="Trajectories from the prompt + branches.")] = "8+8",
-    rounds: Annotated[int, Parameter(help="Times that each form is timed.")] = 3,
+    rounds: Annotated[int | None, Parameter(help="Times that each form is timed. Default: by model, 3 or 2.")] = None,
     micro_tokens: Annotated[
         int | None, Parameter(help="Tokens of one forward pass, for all forms. Default: by model.")
     ] = None,
@@ -38,14 +38,15 @@ def update(
 ) -> int:
     """Time the gradient on trees against padded rows and against trajectories back to back, side by side."""
     from arpo.bench.measure import Setting, measure
-    from arpo.bench.presets import attention_form, budget, select
+    from arpo.bench.presets import attention_form, budget, repeats, select
     from arpo.bench.report import render, write_json
 
     form = attention_form(attention)
     say = (lambda _: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
     rows: list[UpdateRow] = []
     for name, shapes in select(model, shape, preset, group):
-        setting = Setting(name, device, dtype, budget(name, micro_tokens), rounds, form, memory)
+        tokens, times = budget(name, micro_tokens), repeats(name, rounds)
+        setting = Setting(name, device, dtype, tokens, times, form, memory)
         rows += measure(setting, shapes, say)
     Console().print(render(rows))
     if json is not None:
