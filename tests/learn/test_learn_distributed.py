@@ -24,6 +24,7 @@ from arpo.learn.devices import check, deal, devices_of, fingerprint
 from arpo.learn.packing import Pack, packs
 from arpo.learn.rows import all_rows, flatten
 from arpo.learn.settings import OptimSettings, loss_settings
+from arpo.learn.update import Learner
 from arpo.tree import RolloutTree
 
 Maker = Callable[..., Any]
@@ -95,6 +96,7 @@ def cases(tiny: Maker, forked: Maker) -> list[Case]:
         case("ddp-tree", optim={"gradient_checkpointing": True}),
         case("ddp-padded", optim={"packing": "padded"}, loss=loss_settings("gspo", kl=0.1), reference=saved(tiny(1))),
         case("ddp-float64", dtype=torch.float64),
+        case("ddp-mixed", mixed_precision="bf16"),
         case("ddp-broken", batches=bad),
         case("ddp-different", different=True),
         case("fsdp-tree", optim={"gradient_checkpointing": True}, chunk=4 * 23),
@@ -158,9 +160,12 @@ def test_all_processes_report_the_same(results: Results) -> None:
 def test_shards_are_halves(results: Results) -> None:
     for name in ("fsdp-tree", "fsdp-float64", "fsdp-half"):
         alone, *world = results[name]
-        for own in world:
-            assert own["own"] == pytest.approx(alone["size"] / 2, rel=0.1)
-            assert own["own_state"] == pytest.approx(alone["size"], rel=0.1), "two moments of half of the weights"
+        for what, whole in (("own", alone["size"]), ("own_state", 2 * alone["size"])):
+            shares = [own[what] for own in world]
+            assert sum(shares) == whole, "each weight, and its two moments, in one process and no other"
+            assert shares[0] == pytest.approx(shares[1], rel=0.1)
+    alone, *world = results["fsdp-reference"]
+    assert sum(own["own_reference"] for own in world) == alone["own_reference"] == alone["size"]
     _, *world = results["ddp-tree"]
     assert all(own["own"] == own["size"] for own in world)
 
@@ -180,8 +185,9 @@ def test_what_two_processes_save_one_takes_up(results: Results, name: str) -> No
     assert distance(alone["taken up"], alone["weights"]) < limit
 
 
-def test_mixed_precision_leaves_log_probs_alone(results: Results) -> None:
-    alone, first, _ = results["fsdp-mixed"]
+@pytest.mark.parametrize("name", ["ddp-mixed", "fsdp-mixed"])
+def test_mixed_precision_leaves_log_probs_alone(results: Results, name: str) -> None:
+    alone, first, _ = results[name]
     assert not first["errors"]
     assert first["weights"]["model.norm.weight"].dtype == torch.float32
     logp, ours = np.concatenate(alone["logprobs"]), np.concatenate(first["logprobs"])
@@ -287,3 +293,28 @@ def test_what_would_not_happen_is_refused(given: Any, named: str) -> None:
 def test_the_ordinary_is_not_refused() -> None:
     for given in (accelerator(), accelerator("FSDP", plugin=plugin()), accelerator("MULTI_CPU"), accelerator("NO")):
         check(given)
+
+
+def test_an_accelerator_of_one_process_changes_nothing(tiny: Maker, forked: Maker) -> None:
+    one = accelerator("NO", num_processes=1, device=torch.device("cpu"))
+    trees = [forked((1.0, 0.0, 0.5), seed=seed) for seed in range(2)]
+    credits = [assign(tree, credit_settings()) for tree in trees]
+    found = []
+    for given in (None, one):
+        learner = Learner(tiny(), loss_settings(), OptimSettings(lr=0.01), total_updates=1, accelerator=given)
+        metrics = learner.update(trees, credits)
+        found.append((metrics, torch.cat([p.detach().flatten() for p in learner.model.parameters()])))
+    assert found[0][0] == found[1][0]
+    assert torch.equal(found[0][1], found[1][1])
+
+
+def test_the_precision_of_one_process_is_the_accelerators(tiny: Maker, forked: Maker) -> None:
+    one = accelerator("NO", num_processes=1, device=torch.device("cpu"), mixed_precision="bf16")
+    tree = forked(seed=1)
+    given, asked = (
+        Learner(tiny(), loss_settings(), OptimSettings(autocast=autocast), total_updates=1, accelerator=which)
+        for autocast, which in (("none", one), ("bf16", None))
+    )
+    assert np.array_equal(given.logprobs([tree])[0], asked.logprobs([tree])[0])
+    plain = Learner(tiny(), loss_settings(), OptimSettings(), total_updates=1)
+    assert not np.array_equal(given.logprobs([tree])[0], plain.logprobs([tree])[0])

@@ -74,6 +74,8 @@ def _run(case: Case, accelerator: Any, folder: Path) -> dict[str, Any]:
     out["weights"] = _weights(learner.model)
     out["logprobs"] = None if out["errors"] and case.different else learner.logprobs(case.batches[0][0])
     out["own"] = sum(_local(p).numel() for p in learner.model.parameters())
+    if learner.reference is not None:
+        out["own_reference"] = sum(_local(p).numel() for p in learner.reference.model.parameters())
     states = [s for state in learner.stepper.optimizer.state.values() for s in state.values() if s.ndim]
     out["own_state"] = sum(_local(s).numel() for s in states)
     return out

@@ -39,6 +39,8 @@ class Devices:
 
     factor = 1
     """By which a loss is multiplied before its gradient is taken."""
+    autocast = False
+    """Whether forward passes are to multiply in bfloat16: the heads do that, accelerate's own would end at them."""
 
     def place(self, model: nn.Module) -> None:
         """Put a whole model where this process computes, equal in all processes."""
@@ -76,6 +78,7 @@ class Replicas(Devices):
         self.accelerator = accelerator
         self.device: torch.device = accelerator.device
         self.factor = int(accelerator.num_processes)
+        self.autocast = accelerator.mixed_precision == "bf16"
         self._wrapped: Any = None
 
     @torch.no_grad()
@@ -113,12 +116,15 @@ class Replicas(Devices):
 class Shards(Replicas):
     """Processes that hold a share of every weight, its gradient and its optimiser state each."""
 
+    def __init__(self, accelerator: Any) -> None:
+        super().__init__(accelerator)
+        self._half, self.autocast = self.autocast, False  # weights are gathered as bfloat16 instead
+
     def shard(self, head: nn.Module) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-        half = self.accelerator.mixed_precision == "bf16"
-        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if half else MixedPrecisionPolicy()
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if self._half else MixedPrecisionPolicy()
         mesh = init_device_mesh(self.device.type, (self.factor,))
         for module in _layers(head):
             fully_shard(module, mesh=mesh, mp_policy=policy)
@@ -150,15 +156,16 @@ def devices_of(accelerator: Any = None) -> Devices:
         return Devices()
     check(accelerator)
     if accelerator.num_processes == 1:
-        return _Single(accelerator.device)
+        return _Single(accelerator)
     return Shards(accelerator) if _sharded(accelerator) else Replicas(accelerator)
 
 
 class _Single(Devices):
-    """One process on the accelerator's device."""
+    """One process on the accelerator's device, in its precision."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, accelerator: Any) -> None:
+        self.device: torch.device = accelerator.device
+        self.autocast = accelerator.mixed_precision == "bf16"
 
     def place(self, model: nn.Module) -> None:
         model.to(self.device)

@@ -85,14 +85,15 @@ class Learner:
         self.devices = devices_of(accelerator)
         self.devices.place(model)
         form = None if optim.packing == "padded" else best_form(next(model.parameters()).device)
-        autocast = torch.bfloat16 if optim.autocast == "bf16" else None
+        autocast = torch.bfloat16 if optim.autocast == "bf16" or self.devices.autocast else None
         self.head = PolicyHead(
             model, temperature, form=form, entropy_gradient=loss.entropy_bonus > 0, autocast=autocast
         )
         self.reference: PolicyHead | None = None
         if reference is not None:
             head = BaseHead if reference is model else PolicyHead
-            self.devices.place(reference)
+            if reference is not model:
+                self.devices.place(reference)
             self.reference = head(reference.eval(), temperature, form=form, autocast=autocast)
             if reference is not model:
                 self.devices.shard(self.reference)
