@@ -24,10 +24,14 @@ def enable_checkpointing(model: Any) -> None:
 
 
 def disable_dropout(model: nn.Module) -> None:
-    """Checkpointing needs training mode; the ratio must still compare the policy with itself."""
-    module: Any
+    """Checkpointing needs training mode; the ratio must still compare the policy with itself.
+
+    Rates stand in modules of their own, or as numbers in whichever layer calls the function (`attention_dropout`,
+    `dropout`, `activation_dropout`, `layerdrop`).
+    """
     for module in model.modules():
-        if isinstance(module, nn.Dropout):
+        if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
-        elif isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
+        for name, value in vars(module).items():
+            if "drop" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
