@@ -36,6 +36,7 @@ from arpo.errors import ConfigError
 from arpo.learn import attention
 from arpo.learn.attention import FLEX_BLOCK, Layout, best_form, block_mask, tree_attention
 from arpo.learn.layout import Geometry, chain, join, place
+from arpo.learn.rows import flatten
 from arpo.learn.settings import ClipLoss, OptimSettings
 from arpo.learn.update import Learner
 
@@ -113,9 +114,21 @@ def filled(geometry: Geometry) -> Geometry:
     return join([geometry, chain(-len(geometry) % FLEX_BLOCK or FLEX_BLOCK)])
 
 
-@pytest.mark.parametrize(("seed", "trees", "widest"), [(0, 2, 9), (1, 4, 40), (2, 2, 150), (3, 1, 300), (4, 9, 30)])
-def test_a_block_mask_is_the_dense_mask(seed: int, trees: int, widest: int) -> None:
-    geometry = filled(forest(seed, trees, widest))
+LINES = {
+    "small trees": forest(0, 2, 9),
+    "a block of trees": forest(1, 4, 40),
+    "trees of several blocks": forest(2, 2, 150),
+    "one tree": forest(3, 1, 300),
+    "many trees": forest(4, 9, 30),
+    "one token over": chain(FLEX_BLOCK + 1),
+    "one token short": chain(2 * FLEX_BLOCK - 1),
+    "to the edge": join([chain(FLEX_BLOCK), chain(2 * FLEX_BLOCK)]),
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_block_mask_is_the_dense_mask(line: str) -> None:
+    geometry = filled(LINES[line])
     length = len(geometry)
     ours = block_mask(torch.from_numpy(geometry.end_L))
     expected = torch.from_numpy(geometry.mask(0, length))
@@ -128,7 +141,7 @@ def test_a_block_mask_is_the_dense_mask(seed: int, trees: int, widest: int) -> N
         listed(ours.full_kv_num_blocks, ours.full_kv_indices),
     )
     assert not (partial_NN & full_NN).any()
-    assert tiles[full_NN].all(), "a full block is computed without the mask"
+    assert torch.equal(full_NN, tiles.flatten(2).all(-1)), "full blocks are computed without the mask"
     assert torch.equal(partial_NN | full_NN, tiles.flatten(2).any(-1)), "every visible pair, and no block in vain"
     theirs = create_block_mask(ours.mask_mod, None, None, length, length, device="cpu", BLOCK_SIZE=FLEX_BLOCK)
     assert torch.equal(ours.to_dense(), theirs.to_dense())
@@ -282,5 +295,8 @@ def test_dropout_in_attention_is_refused_and_the_learner_never_has_any() -> None
     for checkpointing in (False, True):
         sampler = tiny_of("llama", VOCAB, attention_dropout=0.5).double()
         model = copy.deepcopy(sampler).train()
+        tree = sampled_by(random_tree(15), sampler)
+        learner = Learner(model, ClipLoss(), OptimSettings(packing="padded"), total_updates=1)
+        np.testing.assert_allclose(learner.logprobs([tree])[0], flatten(tree).logp_N, rtol=0, atol=1e-5)
         got = updated(model, "tree", sampler, gradient_checkpointing=checkpointing)
         assert got == pytest.approx(updated(sampler, "tree"), rel=1e-9)

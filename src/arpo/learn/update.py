@@ -76,7 +76,7 @@ class Learner:
     ) -> None:
         if loss.kl and reference is None:
             raise ValueError("loss.kl is above 0: give the learner a reference model")
-        self.model = model
+        self.model = model.eval()
         self.loss = loss
         self.optim = optim
         self.total_updates = total_updates
