@@ -65,9 +65,17 @@ def test_presets_hold_the_published_numbers(name: str, beta: float, tokens: int)
     assert config.rollout.temperature == 1.0
 
 
+def test_the_tree_preset_is_the_unbiased_gradient() -> None:
+    """Predictable branching, splitting weights, and no length that divides them."""
+    config = loaded(preset="tree").config
+    assert (config.credit.type, config.loss.aggregation) == ("tree", "group_sum")
+    assert config.rollout.branching.type == "entropy"
+    assert (config.rollout.branching.at, config.rollout.initial >= 2) == ("state", True)
+
+
 def test_there_are_no_presets_beyond_the_tested_ones() -> None:
     paper = ["paper", "paper-best-entropy", "paper-deep-search"]
-    assert preset_names() == sorted(["aepo", "dapo", "grpo", "gspo", "reinforce++", *paper])
+    assert preset_names() == sorted(["aepo", "dapo", "grpo", "gspo", "reinforce++", "tree", *paper])
     with pytest.raises(ConfigError, match="paper-deep-search"):
         loaded(preset="papr")
 
