@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from exact_norms import exact_norms
-from forests import comparable
+from forests import comparable, logits_of
 from transformers import BioGptConfig, BioGptForCausalLM, OPTConfig, OPTForCausalLM
 
 from arpo.credit import Credit, assign
@@ -83,6 +83,29 @@ def test_loss_and_gradient_are_the_naive_ones(
     got = gradient(model, trees, credits, loss=settings, micro_tokens=20)
     assert (got - expected).norm() < 1e-12 * expected.norm()
     assert learner(model, settings).update(trees, credits)["loss"] == pytest.approx(loss.item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("packing", ["tree", "padded"])
+def test_regularisers_are_the_naive_ones(tiny: Maker, forked: Maker, packing: str) -> None:
+    """kl * k3(policy, reference) - entropy_bonus * H, averaged over every token of every trajectory."""
+    model, reference = (exact_norms(tiny(seed, torch.float64)) for seed in (0, 5))
+    trees = [forked((1.0, 0.0, 0.3), model, seed=seed, shift=0.1) for seed in (1, 2)]
+    total, tokens = torch.tensor(0.0, dtype=torch.float64), 0
+    for path in [path for tree in trees for path in tree.paths()]:
+        t = np.flatnonzero(path.policy_T)
+        own, other = (logits_of(m, path.token_T).log_softmax(-1)[t - 1] for m in (model, reference))
+        gap = (other.detach() - own)[torch.arange(len(t)), torch.from_numpy(path.token_T[t].astype(np.int64))]
+        total = total + 0.3 * (gap.exp() - gap - 1).sum() + 0.05 * (own.exp() * own).sum()
+        tokens += len(t)
+    plain = naive_loss(model, trees, credits_of(trees), sequence_mean=False)
+    loss = plain + total / tokens
+    expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+    settings = ClipLoss(kl=0.3, entropy_bonus=0.05)
+    options: dict[str, Any] = {"loss": settings, "reference": reference, "packing": packing}
+    assert (gradient(model, trees, credits_of(trees), **options) - expected).norm() < 1e-12 * expected.norm()
+    metrics = learner(model, **options).update(trees, credits_of(trees))
+    assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-12)
+    assert abs(loss.item() - plain.item()) > 0.01
 
 
 @pytest.mark.parametrize("packing", ["tree", "sequence", "padded"])
