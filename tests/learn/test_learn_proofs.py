@@ -193,7 +193,8 @@ def test_and_trajectory_by_trajectory(name: str, credit: str) -> None:
 
 @pytest.mark.parametrize("kind", ["llama", "gemma"])
 @pytest.mark.parametrize(
-    ("name", "credit"), [*((name, "soft") for name in sorted(LOSSES)), *(("clip", name) for name in CREDITS)]
+    ("name", "credit"),
+    [*((name, "soft") for name in sorted(LOSSES)), *(("clip", name) for name in CREDITS if name != "soft")],
 )
 def test_on_every_architecture(kind: str, name: str, credit: str) -> None:
     tree, padded = (updated(kind, packing, wide(name), credit)[0] for packing in ("tree", "padded"))
@@ -224,7 +225,8 @@ def test_neither_the_budget_nor_the_packing_changes_anything(kind: str, name: st
     """From one trajectory per pass, over trees cut at their roots and along their branches, to one pass for all."""
     gradient, metrics = updated(kind, "padded", WHOLE[name], micro_tokens=1)
     assert metrics["passes"] == metrics["num_trajectories"]
-    runs = [("tree", n) for n in (1, 12, 22, 35, 60, 100, 10_000)] + [("sequence", n) for n in (1, 40, 10_000)]
+    budgets = (1, 12, 22, 35, 60, 100, 10_000) if kind == "qwen3" else (22, 60, 10_000)
+    runs = [*(("tree", n) for n in budgets), ("sequence", 40), ("sequence", 10_000)]
     for packing, micro_tokens in runs:
         got, other = updated(kind, packing, WHOLE[name], micro_tokens=micro_tokens)
         assert error(got, gradient) < BOUND
