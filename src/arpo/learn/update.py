@@ -220,7 +220,7 @@ class Learner:
         return credit.has_signal or bool(self.loss.kl or self.loss.entropy_bonus)
 
     def _gradient(self, batch: _Batch) -> dict[str, float]:
-        """Leave the clipped gradient on the weights; metrics, the norm before clipping among them. None on failure."""
+        """Leave the clipped gradient on the weights (none on failure); metrics, the norm before clipping among them."""
         self.model.train(self.optim.gradient_checkpointing)
         try:
             with self.head.attention():
