@@ -9,6 +9,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from arpo.tree import Finish, Outcome, RolloutTree, Segment, Source, ToolEvent
 
+torch.set_num_threads(1)  # threads that wait for each other over matrices of 16 x 16 took ten times as long
 VOCAB = 23
 
 
