@@ -18,6 +18,8 @@ from transformers import (
     FalconH1ForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
     MambaConfig,
     MambaForCausalLM,
     MistralConfig,
@@ -300,3 +302,35 @@ def test_dropout_in_attention_is_refused_and_the_learner_never_has_any() -> None
         np.testing.assert_allclose(learner.logprobs([tree])[0], flatten(tree).logp_N, rtol=0, atol=1e-5)
         got = updated(model, "tree", sampler, gradient_checkpointing=checkpointing)
         assert got == pytest.approx(updated(sampler, "tree"), rel=1e-9)
+
+
+ROPES: dict[str, dict[str, Any]] = {
+    "dynamic": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4},
+    "longrope": {
+        "rope_type": "longrope",
+        "factor": 4.0,
+        "rope_theta": 1e4,
+        "short_factor": [1.0] * 4,
+        "long_factor": [2.0] * 4,
+    },
+}
+
+
+@pytest.mark.parametrize("packing", ["tree", "padded"])
+@pytest.mark.parametrize("kind", ROPES)
+def test_a_rotary_embedding_that_looks_at_the_whole_pass_is_refused_where_it_would(kind: str, packing: str) -> None:
+    tree = random_tree(3)
+    longest = max(len(path) for path in tree.paths())
+    for limit in (longest, 12):
+        rope = ROPES[kind] | {"original_max_position_embeddings": limit}
+        torch.manual_seed(0)
+        config = LlamaConfig(**SIZES, max_position_embeddings=limit, rope_parameters=rope)
+        learner = Learner(
+            LlamaForCausalLM(config), ClipLoss(), OptimSettings(packing=packing, micro_tokens=512), total_updates=1
+        )
+        credit = [assign(tree, credit_settings("soft"))]
+        if limit == longest:
+            assert learner.update([tree], credit)["num_groups"] == 1
+        else:
+            with pytest.raises(ConfigError, match="beyond 12 tokens its rotary embedding turns every token"):
+                learner.update([tree], credit)

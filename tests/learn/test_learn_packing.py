@@ -129,9 +129,12 @@ def test_branches_share_the_state_that_opens_them(forked: Maker) -> None:
 @pytest.mark.parametrize("packing", ["tree", "sequence"])
 def test_a_line_is_filled_up(packing: str) -> None:
     flats, rows = rows_for([random_tree(seed) for seed in SEEDS])
-    for plain, filled in zip(made(flats, rows, 70, packing), made(flats, rows, 70, packing, multiple=32), strict=True):
+    for plain, filled in zip(made(flats, rows, 64, packing), made(flats, rows, 95, packing, multiple=32), strict=True):
         assert filled.tokens == -(-plain.tokens // 32) * 32
         assert filled.geometry is not None
+        assert plain.geometry is not None
+        assert filled.tokens <= 95, "the budget holds for the filled line"
+        assert filled.geometry.depth == plain.geometry.depth, "what fills up is no trajectory"
         sees = filled.geometry.mask(0, filled.tokens)
         assert not sees[: plain.tokens, plain.tokens :].any()
         assert not sees[plain.tokens :, : plain.tokens].any()

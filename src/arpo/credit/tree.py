@@ -63,7 +63,7 @@ def _top_ups(scored: Scored) -> list[int]:
 
 
 def _advantage(weight_S: np.ndarray, value_S: np.ndarray, roots: Sequence[int]) -> np.ndarray:
-    """V_e - (sum of w V over `roots` - w_e V_e) / (their weight - w_e), float64 `[S]`; 0 where nothing lies outside e."""
+    """V_e - (sum of w V over `roots` - w_e V_e) / (their weight - w_e), float64 `[S]`; 0 where none lies outside e."""
     own = list(roots)
     outside_S = weight_S[own].sum() - weight_S
     baseline_S = (weight_S[own] @ value_S[own] - weight_S * value_S) / np.where(outside_S > 1e-9, outside_S, 1.0)

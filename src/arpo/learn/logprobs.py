@@ -69,6 +69,7 @@ class PolicyHead(nn.Module):
         self.scale = float(getattr(text_config, "logit_scale", None) or 1.0)
         self.scale /= float(getattr(text_config, "logits_scaling", None) or 1.0)
         self.cap: float | None = getattr(text_config, "final_logit_softcapping", None)
+        self.longest = _steady_length(text_config)
         _verify(self)
 
     @property
@@ -95,13 +96,24 @@ class PolicyHead(nn.Module):
     def forward(self, pack: Pack) -> tuple[torch.Tensor, torch.Tensor]:
         """(log-probs `[U]`, entropies in nats `[U]`) of a pack on the model's device, in the precision of the loss.
 
-        Entropies carry a gradient only if asked for at construction.
+        Entropies carry a gradient only if asked for at construction. Raises ConfigError for a trajectory in whose pass
+        the model's rotary embedding would turn everybody's tokens.
         """
+        self._check_length(pack)
         layout = Layout(pack.geometry, self.form, self.device) if pack.geometry is not None and self.form else None
         with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
             hidden = self.hidden(pack.input_BT, pack.position_BT, layout)
             hidden_SD = hidden.flatten(0, 1).index_select(0, pack.state_S)
             return self._score(hidden_SD, pack.head_U, pack.label_U)
+
+    def _check_length(self, pack: Pack) -> None:
+        tokens = pack.input_BT.shape[1] if pack.geometry is None else pack.geometry.depth
+        if self.longest is not None and tokens > self.longest:
+            raise ConfigError(
+                f"model {type(self.model).__name__}: beyond {self.longest} tokens its rotary embedding turns every "
+                f"token by what else is in the pass, and a trajectory has {tokens}; lower rollout.max_tokens, or give "
+                'the model\'s configuration a rope_type that does not, such as "yarn"'
+            )
 
     def _score(
         self, hidden_SD: torch.Tensor, head_U: torch.Tensor, label_U: torch.Tensor
@@ -125,6 +137,18 @@ class PolicyHead(nn.Module):
             logit_SV = logit_SV / self.temperature
         logp_U, entropy_S = _Picked.apply(logit_SV, head_U, label_U, self.entropy_gradient)
         return logp_U, entropy_S.index_select(0, head_U)
+
+
+def _steady_length(config: Any) -> int | None:
+    """Tokens up to which a rotary embedding depends on a token's position alone; None: always."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    ropes = [value for value in parameters.values() if isinstance(value, dict)] or [parameters]
+    limits = []
+    for rope in ropes:
+        kind = str(rope.get("rope_type", "default"))
+        if "dynamic" in kind or kind == "longrope":
+            limits.append(int(rope.get("original_max_position_embeddings") or config.max_position_embeddings))
+    return min(limits, default=None)
 
 
 class _Picked(torch.autograd.Function):

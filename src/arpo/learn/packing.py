@@ -102,6 +102,7 @@ def packs(
     `coefficients`: per row `[p]`. `old_logp`: per tree `[N]`. `budget`: tokens of a pass; a single trajectory that is
     longer has a pass of its own. `multiple`: a line is filled up with unused tokens to a multiple of this.
     """
+    budget = max(budget - budget % multiple, 1)
     chosen = [(rows[i], coefficients[i]) for i in range(len(rows))]
     members = _members(flats, rows, budget, packing)
     parts = [_part(flats[rows[own[0]].tree], [chosen[i] for i in own], old_logp[rows[own[0]].tree]) for own in members]
@@ -229,7 +230,7 @@ def _rectangles(parts: Sequence[_Part], budget: int) -> Iterator[list[int]]:
 def _line(parts: Sequence[_Part], multiple: int) -> Pack:
     sizes = [len(part.token_L) for part in parts]
     fill = -sum(sizes) % multiple
-    geometries = [part.geometry for part in parts] + ([chain(fill)] if fill else [])
+    geometries = [part.geometry for part in parts] + ([replace(chain(fill), depth=0)] if fill else [])
     return _pack(
         parts,
         join(geometries),

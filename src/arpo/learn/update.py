@@ -257,7 +257,7 @@ class Learner:
         return {"loss": loss.detach()} | diagnostics(tokens, self.loss, batch.mass)
 
     def _score(self, pack: Pack) -> TokenInputs:
-        reference_U = None if self.reference is None else self._scored(self.reference, pack)
+        reference_U = self._scored(self.reference, pack) if self.reference is not None and self.loss.kl else None
         logp_U, entropy_U = self._forward(pack)
         copies = Copies(pack.index_P, pack.row_P, pack.advantage_P, pack.coefficient_P, pack.rows)
         gain_P = pack.coefficient_P * pack.advantage_P.clamp(min=0)
