@@ -11,7 +11,9 @@ from arpo.config.load import load
 from arpo.config.wire import build_plan, build_setup
 from arpo.data.pocket import build_pocket, train_tokenizer
 from arpo.errors import CheckpointError, DataError
-from arpo.learn.update import Learner
+from arpo.learn.losses import TokenInputs
+from arpo.learn.packing import Pack
+from arpo.learn.update import DivergenceError, Learner
 from arpo.train import loop
 from arpo.train.loop import train
 from arpo.train.progress import Reporter
@@ -142,3 +144,33 @@ def test_no_tasks_no_training(policy: Path, tmp_path: Path) -> None:
     setup = replace(build_setup(config, said.warn), tasks=())
     with RunFolder.open(tmp_path / "run", {}) as folder, pytest.raises(DataError, match="no training tasks"):
         train(setup, build_plan(config), folder, said)
+
+
+def test_divergence_names_the_step_and_the_prompts(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last checkpoint is the one before it."""
+    score = Learner._score
+
+    def broken(self: Learner, pack: Pack) -> TokenInputs:
+        tokens = score(self, pack)
+        return replace(tokens, logp_U=tokens.logp_U * torch.nan) if self.updates == 1 else tokens
+
+    monkeypatch.setattr(Learner, "_score", broken)
+    with pytest.raises(DivergenceError, match=r"step 2, update 2: the loss is not finite \(tasks \S+, "):
+        go(policy, tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("step_*")] == ["step_1"]
+    assert len(read_rows(tmp_path / "run" / "metrics.jsonl")) == 1
+
+
+def test_the_trainer_s_log_probs_and_a_reference_serve_all_mini_batches_of_a_step(policy: Path, tmp_path: Path) -> None:
+    more = ("loss.type=reinforce++", "loss.old=trainer", "loss.mismatch_cap=2.0", "credit.type=reinforce++")
+    step, _ = go(policy, tmp_path / "run", *more, "credit.kl=0.1", "train.mini_batch=1")
+    assert step == 2
+    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    for row in rows:
+        assert 0 <= row["mismatch/kl"] < 1e-6  # the same weights in the same precision
+        assert row["mismatch/ratio_max"] == pytest.approx(1, abs=1e-3)
+    # the second mini-batch of a step is off-policy with respect to the log-probs of its beginning
+    assert rows[0]["kl/trainer"] > 1e-6
+    assert rows[0]["update/sharing"] >= 1

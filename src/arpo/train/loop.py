@@ -19,7 +19,7 @@ from arpo.credit.settings import CreditSettings, SoftCredit
 from arpo.data.trees import write_trees
 from arpo.engine.base import Engine
 from arpo.errors import DataError
-from arpo.learn.update import Learner
+from arpo.learn.update import DivergenceError, Learner
 from arpo.protocol.base import Dialect
 from arpo.reward.compose import score
 from arpo.reward.settings import RewardSettings
@@ -147,7 +147,10 @@ class _Loop:
         groups = await self._collect(number)
         trees = groups.trees
         generated = time.monotonic()
-        row = self._update(groups.used)
+        try:
+            row = self._update(groups.used)
+        except DivergenceError as error:
+            raise DivergenceError(f"step {number}, {error}") from error
         await self.setup.engine.publish(self.setup.model, number)
         updated = time.monotonic()
         with storage(self.folder.rollouts):
