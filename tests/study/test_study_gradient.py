@@ -165,7 +165,9 @@ def test_every_family_and_every_rule_is_in_the_study():
 def test_the_command_prints_and_writes_json_and_svg(tmp_path, capsys):
     data, picture = tmp_path / "gradient.json", tmp_path / "gradient.svg"
     assert main(["study", "gradient", "--family", "tree", "--json", str(data), "--svg", str(picture)]) == 0
-    assert "off-direction" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "off-direction" in printed
+    assert "x calls" in printed, "no column may be cut off where the terminal is narrow"
     written = json.loads(data.read_text())
     assert [row["rule"] for row in written["rows"]] == list(RULES)
     assert all(row["family"] == "tree" for row in written["rows"])

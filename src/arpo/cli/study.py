@@ -14,6 +14,9 @@ from rich.table import Table
 if TYPE_CHECKING:
     from arpo.study.gradient import Row
 
+_WIDTH = 116
+"""Columns that the widest table needs, whatever a pipe or a narrow terminal says: no figure may be cut off."""
+
 app = App(name="study", help="What the method does, measured on its own.")
 
 
@@ -68,7 +71,7 @@ def _print(rows: "Sequence[Row]") -> None:
         "variance x sampled tokens": lambda row: f"{row.variance_tokens:.0f}",
         "variance x tool calls": lambda row: f"{row.variance_calls:.1f}",
     }
-    console = Console()
+    console = Console(width=max(Console().width, _WIDTH))
     console.print(_estimators(rows), "", _costs(rows))
     for name, text in measures.items():
         console.print("", _matrix(name, rows, text))
