@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from arpo.bench.work import Pass
-from arpo.learn import logprobs
 from arpo.learn.attention import FLEX_BLOCK, Form, Layout
 from arpo.learn.logprobs import PolicyHead
 from arpo.learn.packing import Pack
@@ -32,8 +31,8 @@ def recorded(head: PolicyHead) -> Iterator[list[Pass]]:
 
 def executed(head: PolicyHead, pack: Pack) -> Pass:
     """The pass that `head` makes of a pack."""
-    states, slice_size = len(pack.state_S), max(1, logprobs.CHUNK_LOGITS // head.vocab_size)
-    return Pass(pack.tokens, pairs(pack, head.form), states, chunked=states > slice_size)
+    states = len(pack.state_S)
+    return Pass(pack.tokens, pairs(pack, head.form), states, chunked=states > head.slice_states)
 
 
 def pairs(pack: Pack, form: Form | None) -> int:

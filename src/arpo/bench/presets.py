@@ -1,6 +1,6 @@
 """Which shapes are measured for which model when nobody names any.
 
-`quick` stays below eight minutes on two cores for both packaged models. `full` adds longer responses and takes an hour:
+`quick` takes ten minutes on two cores for both packaged models. `full` adds longer responses and takes an hour:
 one gradient of SmolLM2 over 16 trajectories of 700 tokens is 9 TFLOP.
 """
 

@@ -19,7 +19,11 @@ class Options:
     """Short-hands for overrides."""
 
     preset: Annotated[
-        str | None, Parameter(help="Packaged settings: paper, paper-deep-search, paper-best-entropy.")
+        str | None,
+        Parameter(
+            help="Packaged settings: paper, paper-deep-search, paper-best-entropy, tree, grpo, dapo, reinforce++, "
+            "gspo, aepo."
+        ),
     ] = None
     set: Annotated[tuple[str, ...], Parameter(negative="", help="One more override, table.key=value.")] = ()
     model: Annotated[str | None, Parameter(help="model.path: pocket, smollm2, a folder or a hub name.")] = None

@@ -76,6 +76,11 @@ class PolicyHead(nn.Module):
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
+    @property
+    def slice_states(self) -> int:
+        """States whose logits exist at once; more are computed in slices, and again in the backward pass."""
+        return max(1, CHUNK_LOGITS // self.vocab_size)
+
     def attention(self) -> AbstractContextManager[None]:
         """To be held around forward and backward passes: the model's layers attend to trees within."""
         return nullcontext() if self.form is None else tree_attention(self.model)
@@ -118,7 +123,7 @@ class PolicyHead(nn.Module):
     def _score(
         self, hidden_SD: torch.Tensor, head_U: torch.Tensor, label_U: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        size = max(1, CHUNK_LOGITS // self.vocab_size)
+        size = self.slice_states
         if len(hidden_SD) <= size:
             return self._slice(hidden_SD, head_U, label_U)
         starts = range(0, len(hidden_SD), size)
