@@ -22,6 +22,7 @@ from arpo.learn.update import Learner
 from arpo.protocol.tags import TagsDialect
 from arpo.reward.compose import score
 from arpo.reward.settings import RewardSettings
+from arpo.rollout.agent import Agent
 from arpo.rollout.scheduler import rollout_many
 from arpo.rollout.settings import EntropyRule, EntropySettings, RolloutSettings
 from arpo.single_file import Config, Draw, Request, Text, Walk
@@ -131,12 +132,9 @@ def by_library(folder: Path, config: Config, script: Script, tasks: Sequence[Tas
     )
     many = rollout_many(
         tasks,
-        engine=ScriptedEngine(script, dialect.decode),
-        dialect=dialect,
-        toolbox=toolbox,
+        Agent(ScriptedEngine(script, dialect.decode), dialect, toolbox, len(tokenizer)),
         settings=settings,
         entropy=EntropySettings(window=config.window),
-        vocab_size=len(tokenizer),
         seed_parts=SEED,
     )
     return asyncio.run(many)

@@ -27,6 +27,16 @@ class CheckpointError(ArpoError):
     """No usable checkpoint, or one that belongs to another model or tokenizer."""
 
 
+class EngineError(ArpoError):
+    """The engine could not answer one request, retries included; the trajectory that asked for it has no reward."""
+
+    exit_code = 5
+
+
+class EngineDownError(EngineError):
+    """The engine is gone or refuses everybody (no connection, wrong key, dead process); the rollout stops."""
+
+
 class StorageError(ArpoError):
     """The disk refused a write; what was saved before is intact."""
 

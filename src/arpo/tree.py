@@ -60,6 +60,8 @@ class ToolEvent:
     executed: bool = True
     redundant: bool = False
     """The same call with the same arguments was made before on this path."""
+    shared: bool = False
+    """Answered by an equal call of this group: requested, and nothing ran for it."""
 
 
 def _same(a: float, b: float) -> bool:
@@ -87,12 +89,14 @@ class Decision:
     wanted: int
     opened: int
     reason: str = ""
+    undecided: bool = False
+    """The bracket in which the engine knows its entropies reached across the threshold; its midpoint decided."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Decision):
             return NotImplemented
         numbers = ("h_root", "h_tool", "delta", "probability")
-        plain = ("node", "tool", "depth", "wanted", "opened", "reason")
+        plain = ("node", "tool", "depth", "wanted", "opened", "reason", "undecided")
         return all(_same(getattr(self, a), getattr(other, a)) for a in numbers) and all(
             getattr(self, a) == getattr(other, a) for a in plain
         )
@@ -113,7 +117,8 @@ class Segment:
     """A run of tokens with one source.
 
     `tokens` int32 `[T]`; `logprobs`, `entropies` float32 `[T]` (nats, at the sampling temperature) for policy segments,
-    empty otherwise. `parent`: node index, -1 for the prompt. `version`: of the weights that sampled it, -1 if none did.
+    empty otherwise. `slacks` float32 `[T]`: half the width of the bracket in which the engine knows each entropy, empty
+    where it is exact. `parent`: node index, -1 for the prompt. `version`: of the weights that sampled it, or -1.
     `event`: the call that a tool segment or notice answers; on a policy segment, which must then be a leaf, the call
     whose result the trajectory never saw.
     """
@@ -126,6 +131,7 @@ class Segment:
     finish: Finish = Finish.NONE
     version: int = -1
     event: ToolEvent | None = None
+    slacks: np.ndarray = field(default_factory=lambda: np.empty(0, np.float32))
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -133,7 +139,7 @@ class Segment:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Segment):
             return NotImplemented
-        arrays = ("tokens", "logprobs", "entropies")
+        arrays = ("tokens", "logprobs", "entropies", "slacks")
         plain = ("source", "parent", "finish", "version", "event")
         return all(np.array_equal(getattr(self, a), getattr(other, a)) for a in arrays) and all(
             getattr(self, a) == getattr(other, a) for a in plain
@@ -252,7 +258,12 @@ class RolloutTree:
 
     @property
     def tool_calls(self) -> int:
-        """Calls that were executed for this tree, each once: the cost in calls."""
+        """Calls that ran for this tree, each once: the cost in calls."""
+        return sum(1 for s in self.segments if s.event is not None and s.event.executed and not s.event.shared)
+
+    @property
+    def requested_calls(self) -> int:
+        """Calls that were answered, those included that an equal call of the group had answered already."""
         return sum(1 for s in self.segments if s.event is not None and s.event.executed)
 
     @property
@@ -321,6 +332,10 @@ def _array_problems(s: Segment) -> Iterator[str]:
             yield f"{name} must be float32"
         if expected and not np.isfinite(array).all():
             yield f"{name} hold NaN or infinity"
+    if s.slacks.shape not in ((0,), (expected,)) or s.slacks.dtype != np.float32:
+        yield f"slacks {s.slacks.shape} {s.slacks.dtype} for {expected} sampled tokens"
+    elif len(s.slacks) and not (np.isfinite(s.slacks).all() and s.slacks.min() >= 0):
+        yield "slacks must be finite and not negative"
 
 
 def _check_leaves(tree: RolloutTree, total: int | None) -> None:

@@ -11,7 +11,7 @@ from engine_models import byte_tokenizer, tiny
 from arpo.engine import EngineStats, SampleParams
 from arpo.engine.fused import FusedForward, can_fuse
 from arpo.engine.local import LocalEngine, make_engine
-from arpo.engine.settings import EngineSettings
+from arpo.engine.settings import LocalSettings
 from arpo.engine.stock import StockForward
 from arpo.errors import ArpoError
 from arpo.tree import Finish
@@ -380,7 +380,7 @@ def _with_linear_layer(model):
 
 
 async def test_settings_build_the_engine():
-    engine = make_engine(tiny("qwen3"), TOKENIZER, EngineSettings(max_batch=3, max_context=50, prefill_tokens=8))
+    engine = make_engine(tiny("qwen3"), TOKENIZER, LocalSettings(max_batch=3, max_context=50, prefill_tokens=8))
     assert (engine.capabilities.entropy, engine.capabilities.weight_update) == ("exact", True)
     assert engine.capabilities.max_context == 50
     # A prompt longer than one prefill pass is computed in pieces.

@@ -9,6 +9,7 @@ from arpo.errors import ConfigError, DataError
 from arpo.evaluate.compare import compare
 from arpo.evaluate.run import evaluate, single
 from arpo.reward.settings import RewardSettings
+from arpo.rollout.agent import Agent
 from arpo.rollout.settings import NoBranching, RolloutSettings
 from arpo.task import ask
 from arpo.tools.base import ToolResult, ToolStatus
@@ -33,12 +34,9 @@ def adder(wrong: set[int]):
 async def run(policy, tasks=TASKS, settings=SETTINGS, tools=None, seed=0, on_progress=None):
     return await evaluate(
         tasks,
-        engine=policy if hasattr(policy, "sample") else engine(policy),
-        dialect=ToyDialect(),
-        toolbox=tools or toolbox(),
+        Agent(policy if hasattr(policy, "sample") else engine(policy), ToyDialect(), tools or toolbox(), VOCAB),
         rollout=settings,
         reward=RewardSettings(),
-        vocab_size=VOCAB,
         seed=seed,
         on_progress=on_progress,
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from rollout_fakes import ToyDialect, ToyTool, babble, by_turn, decode, engine, grow, texts, toolbox
+from rollout_fakes import ToyDialect, ToyTool, agent, babble, by_turn, decode, engine, grow, texts, toolbox
 
 from arpo.engine.base import Capabilities
 from arpo.engine.scripted import ScriptedEngine
@@ -364,12 +364,9 @@ async def test_an_engine_failure_cancels_the_group_and_is_raised_as_it_is() -> N
     with pytest.raises(UnpluggedError, match="cable"):
         await rollout_many(
             [ask("why?", "1", id="a"), ask("how?", "2", id="b")],
-            engine=fails,
-            dialect=ToyDialect(),
-            toolbox=toolbox(),
+            agent(fails),
             settings=GRPO,
             entropy=EntropySettings(),
-            vocab_size=128,
             seed_parts=(0,),
         )
     assert cancelled == 3
@@ -425,12 +422,9 @@ async def test_many_prompts_keep_their_order_and_the_bound() -> None:
     names = [f"{letter}?" for letter in "abcdefg"]
     trees = await rollout_many(
         [ask(name, "42", id=name) for name in names],
-        engine=watched,
-        dialect=ToyDialect(),
-        toolbox=toolbox(),
+        agent(watched),
         settings=GRPO.model_copy(update={"concurrency": 3}),
         entropy=EntropySettings(),
-        vocab_size=128,
         seed_parts=("s",),
     )
     assert [tree.task_id for tree in trees] == names
@@ -441,12 +435,9 @@ async def test_many_prompts_keep_their_order_and_the_bound() -> None:
 async def test_a_task_met_twice_draws_twice() -> None:
     trees = await rollout_many(
         [ask("why?", "42", id="a", family="lookup")] * 2,
-        engine=engine(babble),
-        dialect=ToyDialect(),
-        toolbox=toolbox(),
+        agent(babble),
         settings=RolloutSettings(total=8, initial=8, branching=NoBranching(), max_tokens=100),
         entropy=EntropySettings(),
-        vocab_size=128,
         seed_parts=("s",),
     )
     assert texts(trees[0]) != texts(trees[1])

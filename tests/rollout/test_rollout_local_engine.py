@@ -10,6 +10,7 @@ from rollout_fakes import ToyDialect, ToyTool, decode, encode, toolbox
 
 from arpo.engine.local import LocalEngine
 from arpo.protocol.base import Call, ParseResult
+from arpo.rollout.agent import Agent
 from arpo.rollout.scheduler import rollout_many
 from arpo.rollout.settings import BernoulliRule, EntropySettings, RolloutSettings
 from arpo.task import ask
@@ -40,12 +41,9 @@ async def test_every_trajectory_scores_as_if_sampled_alone(at: str) -> None:
     rule = BernoulliRule.model_validate({"base_probability": 0.7, "entropy_weight": 0.0, "at": at})
     trees = await rollout_many(
         [ask("why?", "1", id="a"), ask("how?", "2", id="b")],
-        engine=engine,
-        dialect=ByteDialect(),
-        toolbox=toolbox(slow),
+        Agent(engine, ByteDialect(), toolbox(slow), 258),
         settings=RolloutSettings(total=8, initial=3, max_tokens=60, max_calls=4, branching=rule),
         entropy=EntropySettings(window=3),
-        vocab_size=258,
         seed_parts=(1,),
     )
     assert sum(d.opened for tree in trees for d in tree.decisions) >= 4

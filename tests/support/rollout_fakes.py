@@ -15,6 +15,7 @@ import numpy as np
 from arpo.engine.base import Capabilities
 from arpo.engine.scripted import EVERYTHING, Scripted, ScriptedEngine
 from arpo.protocol.base import Call, ParseCode, ParseResult
+from arpo.rollout.agent import Agent
 from arpo.rollout.scheduler import rollout
 from arpo.rollout.settings import EntropySettings, RolloutSettings
 from arpo.task import Task, ask
@@ -153,6 +154,14 @@ def engine(
     )
 
 
+def agent(
+    policy: Callable[[tuple[int, ...], int], Sequence[Scripted]] | ScriptedEngine, tools: ToolBox | None = None
+) -> Agent:
+    """A script, or an engine with one, that speaks the toy dialect."""
+    chosen = policy if isinstance(policy, ScriptedEngine) else engine(policy)
+    return Agent(chosen, ToyDialect(), tools or toolbox(), VOCAB)
+
+
 async def grow(
     continuation: Callable[[tuple[int, ...], int], Sequence[Scripted]] | ScriptedEngine,
     settings: RolloutSettings,
@@ -165,12 +174,9 @@ async def grow(
     """Roll one toy question out."""
     return await rollout(
         task or ask("why?", "42", id="toy"),
-        engine=continuation if isinstance(continuation, ScriptedEngine) else engine(continuation),
-        dialect=ToyDialect(),
-        toolbox=tools or toolbox(),
+        agent(continuation, tools),
         settings=settings,
         entropy=entropy or EntropySettings(window=4),
-        vocab_size=VOCAB,
         seed_parts=("test", seed),
     )
 

@@ -65,7 +65,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Setup]:
 @pytest.mark.slow
 def test_the_adapter_changes_and_the_base_does_not(trained: tuple[Path, Setup]) -> None:
     folder, setup = trained
-    assert isinstance(setup.engine._forward, FusedForward)  # type: ignore[attr-defined]
+    assert isinstance(setup.agent.engine._forward, FusedForward)  # type: ignore[attr-defined]
     start = load_policy("pocket", device="cpu")[0].state_dict()
     layers = list(adapted_layers(setup.model))
     assert len(layers) == 7 * setup.model.config.num_hidden_layers

@@ -39,7 +39,7 @@ def evaluate(
         result = asyncio.run(measure)
     if out is not None:
         with storage(out):
-            save(out, result, policy.dialect.decode)
+            save(out, result, policy.agent.dialect.decode)
     if json:
         print(codec.dumps(result.to_dict(), indent=2))
     else:

@@ -29,7 +29,7 @@ def rollout(
     policy, task = build_policy(resolved.config), ask(question, *answer)
     tree = asyncio.run(grow(resolved.config, policy, task))
     if json:
-        print(codec.dumps(tree_json(tree, policy.dialect.decode, task), indent=2))
+        print(codec.dumps(tree_json(tree, policy.agent.dialect.decode, task), indent=2))
     else:
-        Console().print(render_tree(tree, policy.dialect.decode, task))
+        Console().print(render_tree(tree, policy.agent.dialect.decode, task))
     return 0

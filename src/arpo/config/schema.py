@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from arpo.credit.settings import CreditSettings, SoftCredit
 from arpo.data.settings import DataSettings, FactbookSettings
-from arpo.engine.settings import EngineSettings, ModelSettings
+from arpo.engine.settings import EngineSettings, LocalSettings, ModelSettings
 from arpo.learn.settings import ClipLoss, LossSettings, OptimSettings
 from arpo.protocol.settings import DialectSettings
 from arpo.reward.settings import RewardSettings
@@ -28,7 +28,7 @@ class Config(Frozen):
     model: ModelSettings = ModelSettings()
     data: DataSettings = FactbookSettings()
     protocol: DialectSettings = DialectSettings()
-    engine: EngineSettings = EngineSettings()
+    engine: EngineSettings = LocalSettings()
     tools: tuple[ToolSettings, ...] = (SearchSettings(), PythonSettings())
     entropy: EntropySettings = EntropySettings()
     rollout: RolloutSettings = RolloutSettings()

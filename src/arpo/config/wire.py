@@ -15,12 +15,12 @@ import numpy as np
 
 from arpo.config.schema import Config
 from arpo.data.settings import FactbookSettings, FilesSettings
-from arpo.engine.base import Engine
 from arpo.errors import DataError, ToolSetupError
 from arpo.evaluate.result import EvalResult
 from arpo.evaluate.run import OnProgress, evaluate, single
 from arpo.learn.update import Learner
 from arpo.protocol.base import Dialect
+from arpo.rollout.agent import Agent
 from arpo.seeds import derive
 from arpo.task import Task
 from arpo.tools.settings import SearchSettings
@@ -35,14 +35,11 @@ _TOOL_TAG = re.compile(rf"<({'|'.join(_TOOL_NAMES)})>.*?</\1>", re.DOTALL)
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy that can act: weights, and everything between them and a trajectory. `vocab_size`: logits per token."""
+    """A policy that can act: its weights, its tokenizer, and everything between them and a trajectory."""
 
     model: Any
     tokenizer: Any
-    engine: Engine
-    dialect: Dialect
-    toolbox: ToolBox
-    vocab_size: int
+    agent: Agent
 
 
 def build_toolbox(config: Config) -> ToolBox:
@@ -68,8 +65,8 @@ def build_policy(config: Config, tasks: Sequence[Task] = ()) -> Policy:
     Raises ToolSetupError for a tool that cannot be built, and for one that `tasks` or the model's own vocabulary offer
     although it is not configured.
     """
-    from arpo.engine.local import make_engine
     from arpo.engine.models import load_policy
+    from arpo.engine.registry import build as build_engine
     from arpo.protocol.registry import build as build_dialect
 
     no_progress_bars()
@@ -79,8 +76,9 @@ def build_policy(config: Config, tasks: Sequence[Task] = ()) -> Policy:
     adapt(config, model)
     refuse_unbacked_vocabulary(config.model.path, tokenizer, toolbox.names)
     dialect = build_dialect(config.protocol, tokenizer, toolbox.tools)
-    engine = make_engine(model, tokenizer, config.engine)
-    return Policy(model, tokenizer, engine, dialect, toolbox, int(model.get_output_embeddings().weight.shape[0]))
+    engine = build_engine(config.engine, config.model, tokenizer, model)
+    vocab_size = int(model.get_output_embeddings().weight.shape[0])
+    return Policy(model, tokenizer, Agent(engine, dialect, toolbox, vocab_size))
 
 
 def adapt(config: Config, model: Any) -> None:
@@ -177,18 +175,15 @@ def build_setup(config: Config, warn: Callable[[str], None]) -> Setup:
     heldout = build_heldout(config)[: config.train.eval_tasks] if config.train.eval_every is not None else []
     accelerator = build_accelerator(config)
     policy = build_policy(config, [*tasks, *heldout])
-    kept = fitting(tasks, config, policy.dialect)
+    kept = fitting(tasks, config, policy.agent.dialect)
     if len(kept) < len(tasks):
         warn(f"{len(tasks) - len(kept)} tasks have prompts longer than data.max_prompt_tokens and are left out")
     return Setup(
         model=policy.model,
         tokenizer=policy.tokenizer,
-        engine=policy.engine,
-        dialect=policy.dialect,
-        toolbox=policy.toolbox,
+        agent=policy.agent,
         learner=build_learner(config, policy.model, accelerator),
         tasks=kept,
-        vocab_size=policy.vocab_size,
         heldout=_measuring(config, policy, heldout) if heldout else None,
     )
 
@@ -263,12 +258,9 @@ async def measure_policy(
     """The policy's accuracy on these tasks, sampled as `evaluation` says."""
     return await evaluate(
         tasks,
-        engine=policy.engine,
-        dialect=policy.dialect,
-        toolbox=policy.toolbox,
+        policy.agent,
         rollout=single(config.rollout, config.evaluation.temperature, config.evaluation.top_p),
         reward=config.reward,
-        vocab_size=policy.vocab_size,
         seed=config.evaluation.seed,
         on_progress=on_progress,
     )
@@ -281,12 +273,9 @@ async def grow(config: Config, policy: Policy, task: Task) -> RolloutTree:
 
     tree = await rollout(
         task,
-        engine=policy.engine,
-        dialect=policy.dialect,
-        toolbox=policy.toolbox,
+        policy.agent,
         settings=config.rollout,
         entropy=config.entropy,
-        vocab_size=policy.vocab_size,
         seed_parts=(config.run.seed, "rollout"),
     )
-    return tree.with_outcomes(score(tree, task, policy.dialect, config.reward)) if task.answers else tree
+    return tree.with_outcomes(score(tree, task, policy.agent.dialect, config.reward)) if task.answers else tree

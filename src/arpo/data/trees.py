@@ -33,6 +33,7 @@ _EVENT = pa.struct(
         ("cached", pa.bool_()),
         ("executed", pa.bool_()),
         ("redundant", pa.bool_()),
+        ("shared", pa.bool_()),
     ]
 )
 _DECISION = pa.struct(
@@ -47,6 +48,7 @@ _DECISION = pa.struct(
         ("wanted", pa.int32()),
         ("opened", pa.int32()),
         ("reason", pa.string()),
+        ("undecided", pa.bool_()),
     ]
 )
 SCHEMA = pa.schema(
@@ -64,6 +66,7 @@ SCHEMA = pa.schema(
         ("tokens", pa.list_(pa.int32())),
         ("logprobs", pa.list_(pa.float32())),
         ("entropies", pa.list_(pa.float32())),
+        ("slacks", pa.list_(pa.float32())),
         ("event", _EVENT),
         ("decisions", pa.list_(_DECISION)),
         ("leaf", pa.int32()),
@@ -93,7 +96,7 @@ def write_trees(path: Path | str, trees: Iterable[RolloutTree], *, step: int, de
 def read_trees(path: Path | str) -> list[RolloutTree]:
     """The trees of one file, in order, validated. Raises DataError: missing, truncated, not ours, or not a tree."""
     table = _load(Path(path))
-    arrays = {name: _split(table.column(name)) for name in ("tokens", "logprobs", "entropies")}
+    arrays = {name: _split(table.column(name)) for name in ("tokens", "logprobs", "entropies", "slacks")}
     plain = [name for name in SCHEMA.names if name not in arrays and name not in ("text", "trajectories", "step")]
     rows = table.select(plain).to_pylist()
     groups: dict[int, list[dict[str, Any]]] = {}
@@ -123,6 +126,7 @@ def _rows(tree: RolloutTree, decode: Decode) -> Iterable[dict[str, Any]]:
             "tokens": s.tokens,
             "logprobs": s.logprobs,
             "entropies": s.entropies,
+            "slacks": s.slacks,
             "event": None if s.event is None else _event_row(s.event),
             "decisions": decisions.get(node, []),
             "meta": [(_unicode(k), _unicode(v)) for k, v in tree.meta.items()] if node == 0 else None,
@@ -185,6 +189,7 @@ def _segment(row: dict[str, Any]) -> Segment:
         parent=row["parent"],
         logprobs=row["logprobs"],
         entropies=row["entropies"],
+        slacks=row["slacks"],
         finish=Finish(row["finish"]),
         version=row["version"],
         event=None if row["event"] is None else ToolEvent(**row["event"]),

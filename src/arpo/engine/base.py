@@ -40,7 +40,7 @@ class Capabilities:
 
 
 class Engine(Protocol):
-    """Five verbs. `sample` is safe to call concurrently from one event loop."""
+    """Six verbs. `sample` is safe to call concurrently from one event loop."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -54,7 +54,9 @@ class Engine(Protocol):
         """Continue `tokens` by one policy segment (parent -1, to be placed by the rollout).
 
         `segment.logprobs` and `segment.entropies` are float32 `[T]` at the sampling temperature; `finish` is STOP (end
-        token sampled, included), CALL (a stop string completed) or LENGTH.
+        token sampled, included), CALL (a stop string completed) or LENGTH. With "topk" entropies are the midpoints of
+        brackets of half-width `segment.slacks`. Raises EngineError if this request failed, EngineDownError if every
+        further one would.
         """
         ...
 
@@ -65,3 +67,7 @@ class Engine(Protocol):
     def save(self, folder: Path) -> None: ...
 
     def load(self, folder: Path) -> None: ...
+
+    async def close(self) -> None:
+        """Release connections and processes. The engine samples no more."""
+        ...

@@ -26,7 +26,7 @@ from arpo.engine.fused import FusedForward, can_fuse
 from arpo.engine.kv import SlotStore
 from arpo.engine.lora import is_adapted, load_adapter, merged_state_dict, save_weights
 from arpo.engine.models import load_policy
-from arpo.engine.settings import EngineSettings
+from arpo.engine.settings import LocalSettings
 from arpo.engine.stats import EngineStats
 from arpo.engine.stock import Forward, StockForward, check_attention, text_config
 from arpo.engine.stopping import Stopper
@@ -38,13 +38,13 @@ _SMALL = 32_000_000
 _MASK = (1 << 64) - 1
 
 
-def make_engine(model: Any, tokenizer: Any, settings: EngineSettings) -> "LocalEngine":
+def make_engine(model: Any, tokenizer: Any, settings: LocalSettings) -> "LocalEngine":
     """The engine that the settings describe."""
     return LocalEngine(model, tokenizer, **settings.model_dump(exclude={"type"}))
 
 
 class LocalEngine:
-    """Implements `arpo.engine.base.Engine` for a causal LM and its tokenizer; see EngineSettings for the options."""
+    """Implements `arpo.engine.base.Engine` for a causal LM and its tokenizer; see LocalSettings for the options."""
 
     def __init__(
         self,
@@ -143,6 +143,12 @@ class LocalEngine:
             model, _ = load_policy(folder, dtype=str(self._model.dtype).removeprefix("torch."), device="cpu")
             self._replace(model)
         self._version += 1
+
+    async def close(self) -> None:
+        """Stop what runs; the callers are cancelled."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
     # --- requests ------------------------------------------------------------------------------------------------
 

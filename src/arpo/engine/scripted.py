@@ -94,6 +94,9 @@ class ScriptedEngine:
         """Read what `save` wrote."""
         self._version = int(json.loads((folder / "scripted.json").read_text())["version"])
 
+    async def close(self) -> None:
+        """A script holds nothing."""
+
     def _cut(
         self, prefix: tuple[int, ...], script: Sequence[Scripted], params: SampleParams
     ) -> tuple[Sequence[Scripted], Finish]:

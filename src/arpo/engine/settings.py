@@ -1,6 +1,6 @@
 """Which policy to load and how to run it."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -67,15 +67,16 @@ class ModelSettings(Frozen):
     lora: LoraSettings | None = None
     """Train an adapter instead of the weights; None: train the weights."""
 
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Of the weights. Sampling probabilities are float32 whatever this is."""
+    dtype: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
+    """Of the weights. float64 makes rounding so fine that not even the company in which a sequence is sampled changes a
+    token: for tests of reproducibility, at half the speed or less."""
 
     device: str = "auto"
     """A torch device; "auto" takes CUDA, then MPS, then the CPU."""
 
 
-class EngineSettings(Frozen):
-    """The engine that samples. It takes dtype and device from the model."""
+class LocalSettings(Frozen):
+    """The model itself, in this process. It takes dtype and device from the model."""
 
     type: Literal["local"] = "local"
 
@@ -98,3 +99,52 @@ class EngineSettings(Frozen):
     fused: bool | None = None
     """The compact forward pass for small Llama-type models (it keeps a second copy of the weights). None: where the
     architecture allows it and the model has fewer than 32 M parameters."""
+
+
+class OpenAISettings(Frozen):
+    """A server that speaks the OpenAI completions protocol: `vllm serve`, SGLang and others."""
+
+    type: Literal["openai"] = "openai"
+
+    base_url: str = "http://127.0.0.1:8000/v1"
+    """Up to and including the version, as clients want it."""
+
+    served_model: str | None = None
+    """Name of the model at the server; None: the only one that it serves."""
+
+    key_variable: str = "OPENAI_API_KEY"
+    """Environment variable that holds the key. Without it no key is sent."""
+
+    top_k: int = Field(20, ge=0)
+    """Log-probs asked for per token, from which entropies are bracketed; 0: none, and no entropies."""
+
+    concurrency: int = Field(64, ge=1)
+    """Requests in flight at once."""
+
+    timeout: float = Field(600.0, gt=0)
+    """Seconds for one request."""
+
+    retries: int = Field(5, ge=0)
+    """Times that a request is sent again after 429, 5xx or a lost connection, with full-jitter back-off."""
+
+    max_context: int | None = Field(None, ge=2)
+    """Longest sequence; None: what the server says."""
+
+
+class VllmSettings(Frozen):
+    """vLLM in this process."""
+
+    type: Literal["vllm"] = "vllm"
+
+    top_k: int = Field(20, ge=0)
+    """Log-probs per token from which entropies are bracketed."""
+
+    max_context: int | None = Field(None, ge=2)
+    """Longest sequence; None: what the model's configuration says."""
+
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Further engine arguments of vLLM, by their own names: `gpu_memory_utilization`, `tensor_parallel_size`, ..."""
+
+
+EngineSettings = Annotated[LocalSettings | OpenAISettings | VllmSettings, Field(discriminator="type")]
+"""The engine that samples, told apart by `type`."""

@@ -11,17 +11,15 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 
-from arpo.engine.base import Engine
 from arpo.errors import ConfigError, DataError
 from arpo.evaluate.result import EvalResult, summarise
-from arpo.protocol.base import Dialect
 from arpo.reward.compose import score
 from arpo.reward.settings import RewardSettings
+from arpo.rollout.agent import Agent
 from arpo.rollout.scheduler import rollout as grow
 from arpo.rollout.scheduler import together
 from arpo.rollout.settings import EntropySettings, NoBranching, RolloutSettings
 from arpo.task import Task
-from arpo.tools.toolbox import ToolBox
 from arpo.tree import RolloutTree
 
 OnProgress = Callable[[int, int], None]
@@ -36,13 +34,10 @@ def single(settings: RolloutSettings, temperature: float = 1.0, top_p: float = 1
 
 async def evaluate(
     tasks: Sequence[Task],
+    agent: Agent,
     *,
-    engine: Engine,
-    dialect: Dialect,
-    toolbox: ToolBox,
     rollout: RolloutSettings,
     reward: RewardSettings,
-    vocab_size: int,
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> EvalResult:
@@ -64,17 +59,14 @@ async def evaluate(
         async with gate:
             tree = await grow(
                 task,
-                engine=engine,
-                dialect=dialect,
-                toolbox=toolbox,
+                agent,
                 settings=rollout,
                 entropy=EntropySettings(),
-                vocab_size=vocab_size,
                 seed_parts=(seed, "evaluate", place),
             )
         if on_progress is not None:
             on_progress(next(done), len(tasks))
-        return tree.with_outcomes(score(tree, task, dialect, reward))
+        return tree.with_outcomes(score(tree, task, agent.dialect, reward))
 
     trees = await together([one(place, task) for place, task in enumerate(tasks)])
     return summarise(tasks, trees, time.monotonic() - begin, seed)

@@ -46,6 +46,7 @@ def _joined(left: Segment, right: Segment) -> Segment:
         tokens=np.concatenate([left.tokens, right.tokens]),
         logprobs=np.concatenate([left.logprobs, right.logprobs]),
         entropies=np.concatenate([left.entropies, right.entropies]),
+        slacks=np.concatenate([left.slacks, right.slacks]),
     )
 
 

@@ -20,9 +20,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from arpo.engine.base import Capabilities, Engine, SampleParams
+from arpo.engine.base import Capabilities, SampleParams
 from arpo.errors import DataError
-from arpo.protocol.base import Call, Dialect, ParseCode, ParseResult
+from arpo.protocol.base import Call, ParseCode, ParseResult
+from arpo.rollout.agent import Agent
 from arpo.rollout.assemble import assemble
 from arpo.rollout.branching import Reading, decide
 from arpo.rollout.budget import Budget, Claim, child_path
@@ -33,7 +34,6 @@ from arpo.rollout.walk import Point, Walk
 from arpo.seeds import derive, uniform
 from arpo.task import Task
 from arpo.tools.base import ToolContext, ToolResult, ToolStatus
-from arpo.tools.toolbox import ToolBox
 from arpo.tree import Finish, RolloutTree, Segment, Source, ToolEvent
 
 _NOTHING = np.empty(0, np.float32)
@@ -46,16 +46,14 @@ class Group:
     def __init__(
         self,
         task: Task,
-        engine: Engine,
-        dialect: Dialect,
-        toolbox: ToolBox,
+        agent: Agent,
         settings: RolloutSettings,
         entropy: EntropySettings,
-        vocab_size: int,
         seed_parts: tuple[str | int, ...],
     ) -> None:
-        self.task, self.engine, self.dialect, self.toolbox = task, engine, dialect, toolbox
-        self.settings, self.entropy, self.vocab_size = settings, entropy, vocab_size
+        engine, dialect = agent.engine, agent.dialect
+        self.task, self.engine, self.dialect, self.toolbox = task, engine, dialect, agent.toolbox
+        self.settings, self.entropy, self.vocab_size = settings, entropy, agent.vocab_size
         self.seed_parts = (*seed_parts, task.id)
         rule = settings.branching
         self.at = "after_window" if isinstance(rule, NoBranching) else rule.at

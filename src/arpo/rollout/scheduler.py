@@ -9,14 +9,13 @@ from collections import Counter
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
-from arpo.engine.base import Capabilities, Engine
+from arpo.engine.base import Capabilities
 from arpo.errors import ConfigError
-from arpo.protocol.base import Dialect
+from arpo.rollout.agent import Agent
 from arpo.rollout.branching import needs_entropy
 from arpo.rollout.group import Group
 from arpo.rollout.settings import EntropySettings, NoBranching, RolloutSettings
 from arpo.task import Task
-from arpo.tools.toolbox import ToolBox
 from arpo.tree import RolloutTree
 
 SeedParts = tuple[str | int, ...]
@@ -60,33 +59,33 @@ def check(
 
 async def rollout(
     task: Task,
+    agent: Agent,
     *,
-    engine: Engine,
-    dialect: Dialect,
-    toolbox: ToolBox,
     settings: RolloutSettings,
     entropy: EntropySettings,
-    vocab_size: int,
     seed_parts: SeedParts,
 ) -> RolloutTree:
     """The group of one task, validated: exactly `settings.total` trajectories.
 
     Raises DataError if the prompt leaves no room in the engine's context, ConfigError as `check` does.
     """
-    check(settings, engine.capabilities, entropy=entropy, vocab_size=vocab_size, tools=toolbox.names)
-    group = Group(task, engine, dialect, toolbox, settings, entropy, vocab_size, seed_parts)
+    check(
+        settings,
+        agent.engine.capabilities,
+        entropy=entropy,
+        vocab_size=agent.vocab_size,
+        tools=agent.toolbox.names,
+    )
+    group = Group(task, agent, settings, entropy, seed_parts)
     return (await group.run()).validate(settings.total)
 
 
 async def rollout_many(
     tasks: Sequence[Task],
+    agent: Agent,
     *,
-    engine: Engine,
-    dialect: Dialect,
-    toolbox: ToolBox,
     settings: RolloutSettings,
     entropy: EntropySettings,
-    vocab_size: int,
     seed_parts: SeedParts,
 ) -> list[RolloutTree]:
     """One tree per task, in order, `settings.concurrency` prompts in flight at once.
@@ -97,16 +96,7 @@ async def rollout_many(
 
     async def one(task: Task, seeds: SeedParts) -> RolloutTree:
         async with gate:
-            return await rollout(
-                task,
-                engine=engine,
-                dialect=dialect,
-                toolbox=toolbox,
-                settings=settings,
-                entropy=entropy,
-                vocab_size=vocab_size,
-                seed_parts=seeds,
-            )
+            return await rollout(task, agent, settings=settings, entropy=entropy, seed_parts=seeds)
 
     return await together(one(task, seeds) for task, seeds in _seeded(tasks, seed_parts))
 

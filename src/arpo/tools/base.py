@@ -40,10 +40,16 @@ class ToolResult:
     data: Mapping[str, Any] = field(default_factory=dict)
     latency: float = 0.0
     cached: bool = False
+    score: float | None = None
+    """How well what came back fits the call, on the tool's own scale (a retriever's best score); None: it has none."""
 
 
 class Tool(Protocol):
-    """A named function that a model can call."""
+    """A named function that a model can call.
+
+    An attribute `stateless = True` says that the result depends on the arguments and the seed alone; then equal calls
+    of one group may run once. Tools without it are shared among equal histories only.
+    """
 
     name: str
     description: str

@@ -17,17 +17,15 @@ import numpy as np
 from arpo.credit.base import assign_all
 from arpo.credit.settings import CreditSettings, SoftCredit
 from arpo.data.trees import write_trees
-from arpo.engine.base import Engine
 from arpo.errors import DataError
 from arpo.learn.update import DivergenceError, Learner
-from arpo.protocol.base import Dialect
 from arpo.reward.compose import score
 from arpo.reward.settings import RewardSettings
+from arpo.rollout.agent import Agent
 from arpo.rollout.scheduler import check, rollout_many
 from arpo.rollout.settings import EntropySettings, RolloutSettings
 from arpo.seeds import derive
 from arpo.task import Task
-from arpo.tools.toolbox import ToolBox
 from arpo.train.progress import Reporter
 from arpo.train.runfolder import RunFolder, storage
 from arpo.train.settings import TrainSettings
@@ -46,12 +44,9 @@ class Setup:
 
     model: Any
     tokenizer: Any
-    engine: Engine
-    dialect: Dialect
-    toolbox: ToolBox
+    agent: Agent
     learner: Learner
     tasks: Sequence[Task]
-    vocab_size: int
     heldout: HeldOut | None = None
 
 
@@ -81,10 +76,10 @@ def train(setup: Setup, plan: Plan, folder: RunFolder, reporter: Reporter) -> Tr
         raise DataError("no training tasks: check data.* in the config")
     check(
         plan.rollout,
-        setup.engine.capabilities,
+        setup.agent.engine.capabilities,
         entropy=plan.entropy,
-        vocab_size=setup.vocab_size,
-        tools=setup.toolbox.names,
+        vocab_size=setup.agent.vocab_size,
+        tools=setup.agent.toolbox.names,
     )
     loop = _Loop(setup, plan, folder, reporter)
     with asyncio.Runner() as runner, graceful(reporter.say) as stop:
@@ -117,7 +112,7 @@ class _Loop:
             reporter.say(f"resuming after step {self.position.step}")
 
     async def run(self, stop: StopRequest) -> TrainResult:
-        await self.setup.engine.publish(self.setup.model, self.position.step)
+        await self.setup.agent.engine.publish(self.setup.model, self.position.step)
         saved = self.position.step
         while not self._finished() and not stop:
             await self._step()
@@ -151,10 +146,10 @@ class _Loop:
             row = self._update(groups.used)
         except DivergenceError as error:
             raise DivergenceError(f"step {number}, {error}") from error
-        await self.setup.engine.publish(self.setup.model, number)
+        await self.setup.agent.engine.publish(self.setup.model, number)
         updated = time.monotonic()
         with storage(self.folder.rollouts):
-            write_trees(self.folder.rollout_file(number), trees, step=number, decode=self.setup.dialect.decode)
+            write_trees(self.folder.rollout_file(number), trees, step=number, decode=self.setup.agent.dialect.decode)
         at = self.position.after(
             cursor=groups.cursor,
             generated_tokens=sum(tree.generated_tokens for tree in trees),
@@ -204,16 +199,13 @@ class _Loop:
         tasks = [self._task(cursor + i) for i in range(self.plan.train.prompts)]
         trees = await rollout_many(
             tasks,
-            engine=self.setup.engine,
-            dialect=self.setup.dialect,
-            toolbox=self.setup.toolbox,
+            self.setup.agent,
             settings=self.plan.rollout,
             entropy=self.plan.entropy,
-            vocab_size=self.setup.vocab_size,
             seed_parts=(self.plan.seed, "step", step, cursor + len(tasks)),
         )
         return [
-            tree.with_outcomes(score(tree, task, self.setup.dialect, self.plan.reward))
+            tree.with_outcomes(score(tree, task, self.setup.agent.dialect, self.plan.reward))
             for tree, task in zip(trees, tasks, strict=True)
         ]
 

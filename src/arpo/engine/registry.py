@@ -1,0 +1,33 @@
+"""From settings to an engine: one builder per `type`.
+
+The modules are imported when they are asked for, because vLLM takes half a minute to import and a server needs no torch
+model in this process.
+"""
+
+from typing import Any
+
+from arpo.engine.base import Engine
+from arpo.engine.settings import EngineSettings, LocalSettings, ModelSettings, OpenAISettings
+
+
+def needs_module(settings: EngineSettings) -> bool:
+    """True if the engine samples from the torch module of this process, so that it must be loaded even to sample."""
+    return isinstance(settings, LocalSettings)
+
+
+def build(settings: EngineSettings, model: ModelSettings, tokenizer: Any, module: Any | None) -> Engine:
+    """The engine that `settings` describe. `module`: the policy's own, or None where `needs_module` is False.
+
+    Raises ArpoError, or EngineDownError where a server does not answer.
+    """
+    if isinstance(settings, LocalSettings):
+        from arpo.engine.local import make_engine
+
+        return make_engine(module, tokenizer, settings)
+    if isinstance(settings, OpenAISettings):
+        from arpo.engine.openai import OpenAIEngine
+
+        return OpenAIEngine(tokenizer, settings)  # type: ignore[return-value]
+    from arpo.engine.vllm import VllmEngine
+
+    return VllmEngine(model, tokenizer, settings, module)  # type: ignore[return-value]
