@@ -42,6 +42,8 @@ class ToolResult:
     cached: bool = False
     score: float | None = None
     """How well what came back fits the call, on the tool's own scale (a retriever's best score); None: it has none."""
+    empty: bool = False
+    """Nothing was found or printed, although `text` says so in words."""
 
 
 class Tool(Protocol):
