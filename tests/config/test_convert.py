@@ -45,7 +45,7 @@ ACTS = {
     "adaptive_branch.base_sample_prob": {"rollout.branching.base_probability": 0.45},
     "adaptive_branch.branch_count": {"rollout.branches": 3},
     "adaptive_branch.branch_trigger_threshold": {"rollout.branching.threshold": 0.65},
-    "adaptive_branch.max_branch_depth": {"rollout.max_branch_depth": 2},
+    "adaptive_branch.max_branch_depth": {"rollout.budget.max_forks": 2},
     "advantage_attribution.mode": {"credit.type": "hard"},
     "advantage_attribution.importance_weight_clip": {"loss.clip_low": 0.25, "loss.clip_high": 0.25},
     "advantage_attribution.shared_prefix_average": {"credit.shared_prefix_average": True},

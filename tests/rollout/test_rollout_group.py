@@ -15,6 +15,7 @@ from arpo.rollout.scheduler import check, rollout_many
 from arpo.rollout.settings import (
     AbsoluteAndDeltaRule,
     BernoulliRule,
+    BudgetSettings,
     EntropyRule,
     EntropySettings,
     NoBranching,
@@ -168,9 +169,9 @@ async def test_branch_depth_is_limited() -> None:
     always = by_turn("abcd<s>q</s>", [("abcd", 5.0), ("<s>r</s>", 0.1)], [("abcd", 5.0), ("[42]$", 0.1)])
     free = await grow(always, arpo(total=4))
     assert sorted((d.depth, d.opened) for d in free.decisions) == [(1, 1), (2, 1), (2, 1)]
-    shallow = await grow(always, arpo(total=4, max_branch_depth=1))
+    shallow = await grow(always, arpo(total=4, budget=BudgetSettings(max_forks=1)))
     assert sum(d.opened for d in shallow.decisions) == 1
-    refused = [d for d in shallow.decisions if "max_branch_depth reached" in d.reason]
+    refused = [d for d in shallow.decisions if "max_forks reached" in d.reason]
     assert [d.depth for d in refused] == [2, 2]
 
 
@@ -390,7 +391,7 @@ async def test_cancelling_a_rollout_leaves_no_task() -> None:
         RolloutSettings(total=6, initial=6, branching=NoBranching(), max_tokens=150),
         RolloutSettings(total=16, initial=4, max_tokens=150),
         RolloutSettings(total=6, initial=4, max_tokens=150),
-        RolloutSettings(total=7, initial=3, branches=2, max_tokens=150, max_branch_depth=1),
+        RolloutSettings(total=7, initial=3, branches=2, max_tokens=150, budget=BudgetSettings(max_forks=1)),
         RolloutSettings(total=7, initial=4, max_tokens=150, branching=BernoulliRule(at="state", lookahead=True)),
     ],
     ids=["none", "ample", "contended", "limited depth", "bernoulli with look-ahead"],

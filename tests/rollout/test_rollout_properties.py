@@ -12,6 +12,7 @@ from arpo.rollout.entropy import delta
 from arpo.rollout.settings import (
     AbsoluteAndDeltaRule,
     BernoulliRule,
+    BudgetSettings,
     EntropyRule,
     EntropySettings,
     NoBranching,
@@ -39,9 +40,13 @@ def rollouts(draw: st.DrawFn) -> RolloutSettings:
         branches=draw(st.integers(1, 3)),
         max_tokens=draw(st.integers(1, 120)),
         max_calls=draw(st.integers(0, 4)),
-        max_branch_depth=draw(st.sampled_from([None, 1, 2])),
         branching=draw(RULES) if extra else NoBranching(),
-        budget_order=draw(st.sampled_from(["path", "arrival"])),
+        budget=BudgetSettings(
+            order=draw(st.sampled_from(["path", "spread", "arrival"])),
+            per_trajectory_cap=draw(st.sampled_from([None, 1, 2])),
+            max_forks=draw(st.sampled_from([None, 1, 2])),
+            max_depth=draw(st.sampled_from([None, 1, 2])),
+        ),
     )
 
 
@@ -84,7 +89,7 @@ def check_path(tree: RolloutTree, nodes: tuple[int, ...], length: int, chosen: R
     assert segments[-1].is_policy
     assert segments[-1].finish is not Finish.WINDOW
     forks = sum(1 for node in nodes if any(d.node == node and d.opened for d in tree.decisions))
-    assert chosen.max_branch_depth is None or forks <= chosen.max_branch_depth
+    assert chosen.budget.max_forks is None or forks <= chosen.budget.max_forks
 
 
 def check_decision(tree: RolloutTree, decision: Decision, chosen: RolloutSettings, entropy: EntropySettings) -> None:

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from arpo.rollout.branching import Reading, decide, fires, needs_entropy
 from arpo.rollout.budget import Budget, Grant, child_path
 from arpo.rollout.entropy import delta, normaliser, window_mean
-from arpo.rollout.settings import AbsoluteAndDeltaRule, BernoulliRule, EntropyRule, EntropySettings, NoBranching
+from arpo.rollout.settings import (
+    AbsoluteAndDeltaRule,
+    BernoulliRule,
+    BudgetSettings,
+    EntropyRule,
+    EntropySettings,
+    NoBranching,
+)
 from arpo.seeds import derive
 
 VOCAB = 1000
@@ -116,7 +123,7 @@ def simulate(units: int, branches: int, depths: list[int], wants: random.Random,
 
     Whether a place wants a branch, and how far a child goes, depends on its name alone.
     """
-    budget = Budget(units, branches, derive, **options)
+    budget = Budget(units, BudgetSettings(**options), branches, derive)
     key = wants.randrange(1 << 30)
 
     def luck(*place: object) -> random.Random:
@@ -181,7 +188,7 @@ def test_budget_serves_claims_in_rank_order(units: int, depths: list[int], seed:
 
 
 def test_ample_budget_is_granted_at_once() -> None:
-    budget = Budget(8, 1, lambda path, depth: 0)
+    budget = Budget(8, BudgetSettings(), 1, lambda path, depth: 0)
     for number in range(8):
         budget.enter(f"r{number}")
     budget.claim("r7", 1)
@@ -190,7 +197,7 @@ def test_ample_budget_is_granted_at_once() -> None:
 
 
 def test_scarce_budget_waits_for_earlier_ranks_only() -> None:
-    budget = Budget(1, 1, lambda path, depth: {"r0": 0, "r1": 1}[path])
+    budget = Budget(1, BudgetSettings(), 1, lambda path, depth: {"r0": 0, "r1": 1}[path])
     budget.enter("r0")
     budget.enter("r1")
     budget.claim("r1", 1)
@@ -201,14 +208,14 @@ def test_scarce_budget_waits_for_earlier_ranks_only() -> None:
 
 
 def test_arrival_order_never_waits() -> None:
-    budget = Budget(1, 2, lambda path, depth: {"r0": 0, "r1": 1}[path], order="arrival")
+    budget = Budget(1, BudgetSettings(order="arrival"), 2, lambda path, depth: {"r0": 0, "r1": 1}[path])
     budget.enter("r0")
     budget.enter("r1")
-    assert budget.worth_pausing("r0")
+    assert budget.worth_pausing("r0", 100)
     budget.claim("r1", 2)
     (grant,) = budget.settle()
     assert (grant.opened, grant.note) == (1, "budget spent")
-    assert not budget.worth_pausing("r0")
+    assert not budget.worth_pausing("r0", 100)
 
 
 def test_no_fixed_index_is_favoured() -> None:
@@ -217,7 +224,7 @@ def test_no_fixed_index_is_favoured() -> None:
     for place in range(800):
         mixed = random.Random(place)
         ranks = {path: mixed.random() for path in wins}
-        budget = Budget(1, 1, lambda path, depth, ranks=ranks: int(ranks[path] * 1e9))
+        budget = Budget(1, BudgetSettings(), 1, lambda path, depth, ranks=ranks: int(ranks[path] * 1e9))
         for path in wins:
             budget.enter(path)
         for path in wins:
@@ -229,14 +236,14 @@ def test_no_fixed_index_is_favoured() -> None:
 
 
 def test_branch_depth_counts_forks_on_the_path() -> None:
-    budget = Budget(9, 1, lambda path, depth: 0, max_forks=1)
+    budget = Budget(9, BudgetSettings(max_forks=1), 1, lambda path, depth: 0)
     budget.enter("r0")
     budget.claim("r0", 1)
     budget.settle()
     for path in ("r0", "r0/1.1"):
         budget.claim(path, 1)
     notes = [(grant.opened, grant.note) for grant in budget.settle()]
-    assert notes == [(0, "max_branch_depth reached")] * 2
+    assert notes == [(0, "max_forks reached")] * 2
     assert not budget.can_still_open()
 
 

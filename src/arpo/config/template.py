@@ -42,7 +42,7 @@ KNOBS: Mapping[str, Knob] = {
     "adaptive_branch.base_sample_prob": "rollout.branching.base_probability",
     "adaptive_branch.branch_count": "rollout.branches",
     "adaptive_branch.branch_trigger_threshold": "rollout.branching.threshold",
-    "adaptive_branch.max_branch_depth": "rollout.max_branch_depth",
+    "adaptive_branch.max_branch_depth": "rollout.budget.max_forks",
     "advantage_attribution.mode": "credit.type",
     "advantage_attribution.importance_weight_clip": _importance_clip,
     "advantage_attribution.shared_prefix_average": "credit.shared_prefix_average",

@@ -1,28 +1,41 @@
 """Who gets the M - N extra trajectories when more branches are wanted than there are.
 
-Claims are ranked by depth (tool results on the path), then by a hash of place: early branching points first, and no
-trajectory favoured for its index. With order "path" the outcome is the one that granting all claims of the finished
-group in rank order would give, whatever finished first, and yet nobody waits at a barrier. A trajectory that claims
-goes on at once; only its *children* wait, and only until it is certain that everybody who might still come with an
-earlier rank leaves enough. While the budget is ample that is at once. A claim's fate depends on earlier ranks
-alone, never on what its own trajectory does later, so branching stays predictable.
+Claims are ranked by depth (tool results on the path) first, so early branching points come first. Within a depth the
+order "path" ranks by a hash of the place, which favours no trajectory for its index; "spread" ranks by gain (the rise
+of entropy), the largest first, then by the hash. The outcome is the one that granting all claims of the finished group
+in rank order would give, whatever finished first, and yet nobody waits at a barrier. A trajectory that claims goes on
+at once; only its *children* wait, and only until it is certain that everybody who might still come with an earlier
+rank leaves enough. While the budget is ample that is at once. With order "arrival" a claim is granted when it is made.
 
 How much can still come before a claim at depth d? A trajectory whose next decision is at depth e < d can at most double
-(for Z = 1) at each of the depths e..d: (1 + Z)^(d - e + 1) - 1 units; at e = d, Z units if its hash is the smaller.
+(for Z = 1) at each of the depths e..d, less what the caps forbid (`_most`). At e = d it is Z units if it might rank
+earlier: by its hash for "path"; for "spread" always, since its gain is not known before it has decided.
 
-With order "arrival" a claim is granted when it is made.
+Is branching still predictable? With "path" a claim's fate depends on earlier ranks alone: on hashes, and on what others
+decided at this depth or above. With "spread" it also depends on the gains of others at the same depth, each read
+before its own branching point. In neither does it depend on anything that its own trajectory or another samples behind
+a branching point at this depth. So splitting weights stay unbiased in expectation for each trajectory's own draws, but
+see `docs/method.md` for what contention between trajectories does to leave-subtree-out baselines. The caps `max_forks`
+and `per_trajectory_cap` look at the path above only, `max_depth` and `min_tokens_left` at the place. "arrival" depends
+on time, and so on the lengths of what others sampled.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+
+from arpo.rollout.settings import BudgetSettings
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Claim:
-    """`wanted` children for trajectory `path` at its tool result number `depth`; ordered by rank."""
+    """`wanted` children for trajectory `path` at its tool result number `depth`; ordered by rank.
+
+    `priority`: minus the gain with order "spread", else 0, so that what is smaller is served first.
+    """
 
     depth: int
+    priority: float
     hash: int
     path: str
     wanted: int
@@ -43,55 +56,66 @@ def child_path(path: str, depth: int, number: int) -> str:
 
 
 class Budget:
-    """Counts `units` extra trajectories down. `hash_of(path, depth)` breaks ties; `max_forks` per path, or None."""
+    """Counts `units` extra trajectories down; `branches`: Z. `hash_of(path, depth)` breaks ties."""
 
-    def __init__(
-        self,
-        units: int,
-        branches: int,
-        hash_of: Callable[[str, int], int],
-        *,
-        max_forks: int | None = None,
-        order: Literal["path", "arrival"] = "path",
-    ) -> None:
+    def __init__(self, units: int, settings: BudgetSettings, branches: int, hash_of: Callable[[str, int], int]) -> None:
         self.left = units
+        self._settings = settings
         self._branches = branches
         self._hash_of = hash_of
-        self._max_forks = max_forks
-        self._order = order
+        self._max_forks = units if settings.max_forks is None else settings.max_forks
+        self._cap = units if settings.per_trajectory_cap is None else settings.per_trajectory_cap
         self._next_depth: dict[str, int] = {}
         self._forks: dict[str, int] = {}
+        self._opened: dict[str, int] = {}
         self._pending: list[Claim] = []
 
     def enter(self, path: str) -> None:
         """A trajectory starts from the prompt."""
-        self._next_depth[path] = 1
-        self._forks[path] = 0
+        self._enter(path, 1, 0)
+
+    def _enter(self, path: str, depth: int, forks: int) -> None:
+        self._next_depth[path] = depth
+        self._forks[path] = forks
+        self._opened[path] = 0
 
     def skip(self, path: str) -> None:
         """The trajectory's decision at its present depth was not to branch."""
         self._next_depth[path] += 1
 
-    def claim(self, path: str, wanted: int) -> None:
-        """The trajectory wants `wanted` children at its present depth."""
+    def claim(self, path: str, wanted: int, gain: float = 0.0) -> None:
+        """The trajectory wants `wanted` children at its present depth; `gain`: what "spread" ranks by."""
         depth = self._next_depth[path]
-        self._pending.append(Claim(depth, self._hash_of(path, depth), path, wanted))
+        priority = -gain if self._settings.order == "spread" else 0.0
+        self._pending.append(Claim(depth, priority, self._hash_of(path, depth), path, wanted))
         self._next_depth[path] = depth + 1
 
     def leave(self, path: str) -> None:
         """The trajectory will claim no more (it ended, or has no calls left). Its pending claims stand."""
         self._next_depth.pop(path, None)
 
-    def worth_pausing(self, path: str) -> bool:
-        """False if nothing can open at this trajectory's next decision, whatever it is.
+    def worth_pausing(self, path: str, tokens_left: int) -> bool:
+        """False if nothing can open at this trajectory's next decision, whatever it is; see `refusal`."""
+        return not self.refusal(path, tokens_left)
 
-        With order "path" always True: a pause changes seeds, so it must not depend on how far the others are.
+    def refusal(self, path: str, tokens_left: int) -> str:
+        """Why nothing can open at this trajectory's next decision; "" if something may.
+
+        `tokens_left`: response tokens left at the point where children would open. Except with order "arrival" this
+        is a function of the place alone: a pause changes seeds, so it must not depend on how far the others are.
         """
-        return self._order == "path" or (self.left > 0 and not self._forked_out(path))
+        limit = self._settings.max_depth
+        if limit is not None and self._next_depth[path] > limit:
+            return "max_depth reached"
+        if tokens_left < self._settings.min_tokens_left:
+            return "fewer than min_tokens_left"
+        if self._settings.order != "arrival":
+            return ""
+        return self._exhausted(path) or ("" if self.left else "budget spent")
 
     def can_still_open(self) -> bool:
         """False when it is certain that no further branch comes."""
-        return self.left > 0 and (bool(self._pending) or any(not self._forked_out(p) for p in self._next_depth))
+        return self.left > 0 and (bool(self._pending) or any(self._may_claim(path) for path in self._next_depth))
 
     def settle(self) -> list[Grant]:
         """Grant what is certain, in rank order. Children granted are entered here."""
@@ -104,20 +128,23 @@ class Budget:
         return grants
 
     def _grant(self, claim: Claim) -> Grant:
-        if self._forked_out(claim.path):
-            return Grant(claim, 0, "max_branch_depth reached")
-        opened = min(claim.wanted, self.left)
+        path, note = claim.path, self._exhausted(claim.path)
+        if note:
+            return Grant(claim, 0, note)
+        allowed = min(claim.wanted, max(self._cap - self._opened[path], 0))
+        opened = min(allowed, self.left)
         self.left -= opened
-        if opened:
-            self._forks[claim.path] += 1
+        self._opened[path] += opened
+        self._forks[path] += opened > 0
         for number in range(1, opened + 1):
-            child = child_path(claim.path, claim.depth, number)
-            self._next_depth[child] = claim.depth + 1
-            self._forks[child] = self._forks[claim.path]
-        return Grant(claim, opened, "" if opened == claim.wanted else "budget spent")
+            self._enter(child_path(path, claim.depth, number), claim.depth + 1, self._forks[path])
+        if opened == claim.wanted:
+            return Grant(claim, opened, "")
+        capped = self.left > 0 and opened == allowed
+        return Grant(claim, opened, "per_trajectory_cap reached" if capped else "budget spent")
 
     def _certain(self, claim: Claim) -> bool:
-        if self._order == "arrival" or self.left == 0:
+        if self._settings.order == "arrival" or self.left == 0 or self._exhausted(claim.path):
             return True
         ahead = sum(self._ahead(path, claim) for path in self._next_depth)
         return ahead == 0 or self.left >= ahead + claim.wanted
@@ -125,12 +152,39 @@ class Budget:
     def _ahead(self, path: str, claim: Claim) -> int:
         """Units that `path` and its descendants might still claim with an earlier rank: an upper bound."""
         gap = claim.depth - self._next_depth[path]
-        if gap < 0 or self._forked_out(path):
+        if gap < 0 or (gap == 0 and not self._may_precede(path, claim)):
             return 0
-        if gap == 0:
-            earlier = (self._hash_of(path, claim.depth), path) < (claim.hash, claim.path)
-            return self._branches if earlier else 0
-        return int((1 + self._branches) ** (gap + 1)) - 1
+        forks, room = self._max_forks - self._forks[path], self._cap - self._opened[path]
+        return _most(gap + 1, forks, room, self._cap, self._branches)
 
-    def _forked_out(self, path: str) -> bool:
-        return self._max_forks is not None and self._forks[path] >= self._max_forks
+    def _may_precede(self, path: str, claim: Claim) -> bool:
+        """Whether `path`, which decides at the claim's depth next, might rank before it."""
+        if self._settings.order == "spread":
+            return True
+        return (self._hash_of(path, claim.depth), path) < (claim.hash, claim.path)
+
+    def _may_claim(self, path: str) -> bool:
+        limit = self._settings.max_depth
+        return not self._exhausted(path) and (limit is None or self._next_depth[path] <= limit)
+
+    def _exhausted(self, path: str) -> str:
+        """Which cap forbids `path` to open anything more, or ""."""
+        if self._settings.max_forks is not None and self._forks[path] >= self._max_forks:
+            return "max_forks reached"
+        if self._settings.per_trajectory_cap is not None and self._opened[path] >= self._cap:
+            return "per_trajectory_cap reached"
+        return ""
+
+
+@cache
+def _most(depths: int, forks: int, room: int, cap: int, branches: int) -> int:
+    """Units that a trajectory and its descendants can open at so many `depths`, if it opens all it may at once.
+
+    `forks`: branching points that its path may still have; `room`: units that it may still open, its children `cap`
+    each. Opening early and much is the most: every child then has more depths of its own.
+    """
+    opened = min(branches, room)
+    if depths <= 0 or forks <= 0 or opened <= 0:
+        return 0
+    own = _most(depths - 1, forks - 1, room - opened, cap, branches)
+    return opened + own + opened * _most(depths - 1, forks - 1, cap, cap, branches)

@@ -8,9 +8,9 @@ opened the pieces become one node. Top-ups start all together as soon as no furt
 Seeds: engine call number n (from 0) of trajectory `path` draws from derive(*seed_parts, task id, path, n, "sample");
 look-ahead is a call of its own with purpose "lookahead". Root i is "r{i}", a child "{path}/{depth}.{number}", and
 top-ups go on counting where the roots ended. Whether a segment is asked for in two pieces depends on settings and
-place, never on timing (with budget_order "path"), so a tree depends on nothing but its seeds. The pause itself is not
-free of effect: a segment sampled in two pieces draws other numbers than the same segment in one, so a group with branch
-budget and one without agree up to the first tool result, not beyond.
+place, never on timing (but with budget order "arrival"), so a tree depends on nothing but its seeds. The pause itself
+is not free of effect: a segment sampled in two pieces draws other numbers than the same segment in one, so a group with
+branch budget and one without agree up to the first tool result, not beyond.
 """
 
 import asyncio
@@ -65,10 +65,9 @@ class Group:
         self.empty_result = len(dialect.result(""))
         self.budget = Budget(
             settings.total - settings.initial,
+            settings.budget,
             settings.branches,
             lambda path, depth: derive(*self.seed_parts, path, depth, "rank"),
-            max_forks=settings.max_branch_depth,
-            order=settings.budget_order,
         )
         self.roots: list[Walk] = []
         self.branches: list[tuple[Claim, int, Walk]] = []
@@ -162,7 +161,8 @@ class Group:
 
     async def _decide(self, walk: Walk) -> Finish:
         """After a tool result: measure, decide, claim from the budget, and sample the segment to its end."""
-        pausing = walk.may_branch and self.budget.worth_pausing(walk.path)
+        left = walk.room - (self.width if self.at == "after_window" else 0)
+        pausing = walk.may_branch and self.budget.worth_pausing(walk.path, left)
         if self.lookahead:
             fresh = await self._peek(walk) if pausing else _NOTHING
             self._record(walk, self._forks(walk, pausing), fresh, 0, False)
@@ -210,7 +210,7 @@ class Group:
         if not walk.may_branch:
             return
         if point.children and wanted:
-            self.budget.claim(walk.path, wanted)
+            self.budget.claim(walk.path, wanted, point.verdict.gain)
         else:
             self.budget.skip(walk.path)
         if walk.calls >= self.settings.max_calls:
