@@ -40,7 +40,7 @@ async def test_a_good_call_is_timed_and_counted():
     assert (result.status, result.text) == (ToolStatus.OK, "hi")
     assert result.latency > 0
     stats = box.stats["echo"]
-    assert (stats.calls, stats.ok, stats.errors, stats.latencies) == (1, 1, 0, [result.latency])
+    assert (stats.calls, stats.ok, stats.errors, [*stats.latencies]) == (1, 1, 0, [result.latency])
 
 
 @pytest.mark.parametrize("arguments", [{}, {"x": 5}, {"x": "a", "y": "b"}])

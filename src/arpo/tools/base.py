@@ -49,8 +49,13 @@ class ToolResult:
 class Tool(Protocol):
     """A named function that a model can call.
 
-    An attribute `stateless = True` says that the result depends on the arguments and the seed alone; then equal calls
-    of one group may run once. Tools without it are shared among equal histories only.
+    `call` is a coroutine function, or a plain function, which then runs in a thread of its own and may block. Both
+    return a ToolResult, or a str for a success with that text. Three attributes are optional:
+
+    `stateless = True` says that the result depends on the arguments and the seed alone; then equal calls of one group
+    may run once. Tools without it are shared among equal histories only.
+    `blocking = True`: the coroutine blocks and is to run in a thread, on an event loop of its own.
+    `close()`, plain or a coroutine function, releases what the tool holds at the end of the run.
     """
 
     name: str

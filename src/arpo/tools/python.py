@@ -29,8 +29,11 @@ from pydantic_monty import (
 
 from arpo.errors import ToolSetupError
 from arpo.tools.base import ToolContext, ToolResult, ToolStatus
+from arpo.tools.limits import Turns
+from arpo.tools.running import off_the_clock
 from arpo.tools.settings import PythonSettings
 
+_CORES = min(os.cpu_count() or 1, 24)
 NO_OUTPUT = "(no output)"
 _MAX_OUTPUT = (1 << 20) - 1
 """Bytes of print output that are collected; odd, so that its overflow differs from every memory limit."""
@@ -57,6 +60,7 @@ class PythonTool:
         "required": ["code"],
         "additionalProperties": False,
     }
+    stateless = True
 
     def __init__(self, settings: PythonSettings | None = None, quick: float = 0.05) -> None:
         """`quick`: seconds that a call may take in the calling thread before it is run in another one.
@@ -69,6 +73,7 @@ class PythonTool:
         self._now: datetime = now if now.tzinfo else now.replace(tzinfo=UTC)
         self._pool = _start_pool(1)
         self._slow_pool: Monty | None = None
+        self._slow_turns = Turns(_CORES)
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Run `arguments["code"]`; random numbers start from `context.seed`."""
@@ -76,10 +81,19 @@ class PythonTool:
         job = _Job(show_last_value(code), context.seed, "\n" in code.strip())
         result = self._run(self._pool, job, self.quick)
         if result.status is ToolStatus.TIMEOUT and self.quick < self.settings.timeout:
-            if self._slow_pool is None:
-                self._slow_pool = _start_pool(os.cpu_count() or 1)
-            result = await asyncio.to_thread(self._run, self._slow_pool, job, self.settings.timeout)
+            with off_the_clock():
+                await self._slow_turns.enter()
+            try:
+                result = await self._run_slowly(job)
+            finally:
+                self._slow_turns.leave()
         return result
+
+    async def _run_slowly(self, job: _Job) -> ToolResult:
+        """In a thread. One worker process per core: with more, each would get too little of its time to finish."""
+        if self._slow_pool is None:
+            self._slow_pool = _start_pool(_CORES)
+        return await asyncio.to_thread(self._run, self._slow_pool, job, self.settings.timeout)
 
     def _run(self, pool: Monty, job: _Job, seconds: float) -> ToolResult:
         """Run once; once more if the worker dies, which may have come from outside (a signal, memory pressure)."""

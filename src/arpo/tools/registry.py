@@ -43,7 +43,7 @@ def build(settings: Sequence[Settings], corpora: Corpora | None = None) -> ToolB
         if tool.name in limits:
             raise ToolSetupError(f"tools[{number}]: a second tool named {tool.name!r}; remove or rename one of them")
         tools.append(tool)
-        limits[tool.name] = Limit(one.timeout, one.max_chars)
+        limits[tool.name] = Limit(one.timeout, one.max_chars, one.concurrency, one.rate)
     return ToolBox(tools, limits)
 
 

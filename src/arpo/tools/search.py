@@ -266,6 +266,7 @@ class SearchTool:
         "required": ["query"],
         "additionalProperties": False,
     }
+    stateless = True
 
     def __init__(self, index: SearchIndex, top_k: int = 2, shuffle: bool = False) -> None:
         self.index = index
@@ -273,10 +274,15 @@ class SearchTool:
         self.shuffle = shuffle
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Look up `arguments["query"]`. `data["ids"]`: ids of the documents shown, in the order shown."""
+        """Look up `arguments["query"]`. `data["ids"]`: ids of the documents shown, in the order shown.
+
+        `score`: the best BM25 score, 0 where nothing was found.
+        """
         query = arguments["query"]
-        shown = [hit.document for hit in self.index.query(query, self.top_k)]
+        hits = self.index.query(query, self.top_k)
+        shown = [hit.document for hit in hits]
         if self.shuffle:
             shown.sort(key=lambda doc: derive("search order", query, doc.id))
         text = " ; ".join(doc.line for doc in shown) or NO_RESULTS
-        return ToolResult(ToolStatus.OK, text, data={"ids": [doc.id for doc in shown]})
+        score = hits[0].score if hits else 0.0
+        return ToolResult(ToolStatus.OK, text, data={"ids": [doc.id for doc in shown]}, score=score)
