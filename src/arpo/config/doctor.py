@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-Status = Literal["ok", "missing", "problem"]
+Status = Literal["ok", "missing", "problem", "not checked"]
 
 _FREE_BYTES = 2 * 1024**3
 
