@@ -1,6 +1,7 @@
 """The gradient study: its toy is exact, its groups are the rollout room's, and it finds what theory says."""
 
 import json
+from dataclasses import replace
 from typing import get_args
 from xml.etree import ElementTree
 
@@ -9,7 +10,7 @@ import pytest
 
 from arpo.cli import main
 from arpo.credit import CreditSettings, credit_settings
-from arpo.study.enumeration import INITIAL, RULES, groups
+from arpo.study.enumeration import BUDGETS, INITIAL, RULES, SCARCE, groups
 from arpo.study.episode import HISTORIES, OUTCOMES, expected_reward
 from arpo.study.estimators import EPISODE, ESTIMATORS, RULE_LABELS
 from arpo.study.gradient import FAMILIES, READ_ENTROPIES, Row, cluster, coefficients, expectation, measure
@@ -114,6 +115,56 @@ def test_filling_a_group_up_does_not_bias_tree_credit(rows, rule):
     assert rows["rloo", rule].off_direction > 0.02
 
 
+@pytest.fixture(scope="module")
+def scarce() -> dict[tuple[str, str], Row]:
+    return {(row.family, row.rule): row for row in measure(EPISODE, ("tree", "soft"), BUDGETS)}
+
+
+@pytest.mark.parametrize("rule", BUDGETS)
+def test_groups_with_a_scarce_budget_are_whole(rule):
+    found = groups(EPISODE, rule)
+    assert sum(group.probability for group in found) == pytest.approx(1, abs=1e-12)
+    assert {len(group.leaves) for group in found} == {SCARCE}
+    for group in found[:: len(found) // 40]:
+        group.tree.validate()
+
+
+@pytest.mark.parametrize("rule", ["scarce_path", "scarce_spread"])
+def test_a_budget_that_ranks_by_what_came_before_does_not_bias_tree_credit(scarce, rule):
+    """Two roots contend for one branch: who gets it depends on the other's calls, never on what follows."""
+    assert scarce["tree", rule].off_direction < 1e-9
+    assert scarce["tree", rule].scale == pytest.approx(1, abs=1e-9)
+    assert scarce["soft", rule].off_direction > 0.02
+
+
+def test_the_two_orders_really_choose_differently():
+    by_rule = [{}, {}]
+    for shares, rule in zip(by_rule, ("scarce_path", "scarce_spread"), strict=True):
+        for group in groups(EPISODE, rule):
+            shape = tuple((kind, pairs) for kind, pairs, _ in group.nodes)
+            shares[shape] = shares.get(shape, 0.0) + group.probability
+    assert by_rule[0].keys() != by_rule[1].keys()
+
+
+def test_ranking_by_what_follows_the_branching_point_would_be_noticed(monkeypatch):
+    """The same order, but the gain read off the answer's entropy, which the first continuation chose."""
+    from arpo.study import enumeration
+
+    honest = enumeration._verdict
+
+    def peeking(episode, rule, pairs):
+        return replace(honest(episode, rule, pairs), gain=float(pairs[-1] % 2))
+
+    monkeypatch.setattr(enumeration, "_verdict", peeking)
+    (row,) = measure(EPISODE, ["tree"], ["scarce_spread"])
+    assert row.off_direction > 0.005
+
+
+def test_a_first_trajectory_that_sizes_the_group_biases_tree_credit(scarce):
+    """Its own weight 1 / N depends on what it sampled."""
+    assert scarce["tree", "monitored"].off_direction > 0.02
+
+
 def test_the_study_would_notice_a_weight_that_depends_on_the_number_of_top_ups(rows, monkeypatch):
     """With top-ups taken for first roots, their number enters the weight 1 / N."""
     monkeypatch.setattr("arpo.credit.tree._top_ups", lambda _scored: [])
@@ -158,7 +209,7 @@ def test_estimates_of_families_that_read_entropies_are_those_of_every_group_by_i
 def test_every_family_and_every_rule_is_in_the_study():
     union = get_args(get_args(CreditSettings)[0])
     assert set(FAMILIES) == {model.model_fields["type"].default for model in union}
-    assert set(RULE_LABELS) == set(RULES)
+    assert set(RULE_LABELS) == {*RULES, *BUDGETS}
     assert {one.family for one in ESTIMATORS} <= set(FAMILIES)
 
 
@@ -177,6 +228,17 @@ def test_the_command_prints_and_writes_json_and_svg(tmp_path, capsys):
     assert len([mark for mark in drawn.iter() if (mark.get("class") or "").startswith(("dot", "ring"))]) == 4 * len(
         RULES
     )
+
+
+def test_chosen_ways_of_branching_alone_are_measured(tmp_path, capsys):
+    data, picture = tmp_path / "gradient.json", tmp_path / "gradient.svg"
+    chosen = [part for rule in BUDGETS for part in ("--rule", rule)]
+    asked = ["study", "gradient", "--family", "tree", *chosen, "--json", str(data), "--svg", str(picture)]
+    assert main(asked) == 0
+    assert [row["rule"] for row in json.loads(data.read_text())["rows"]] == list(BUDGETS)
+    assert "scarce, spread" in picture.read_text()
+    assert main(["study", "gradient", "--rule", "scarse"]) == 2
+    assert "scarce_spread" in capsys.readouterr().err
 
 
 def test_an_unknown_family_is_named(capsys):

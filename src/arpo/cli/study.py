@@ -4,7 +4,7 @@ import json as codec
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 from cyclopts import App, Parameter
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from arpo.study.enumeration import RuleName
     from arpo.study.gradient import Row
 
 _WIDTH = 116
@@ -26,6 +27,10 @@ def gradient(
     family: Annotated[
         tuple[str, ...], Parameter(negative="", help="A credit family to measure; may be repeated. Default: all.")
     ] = (),
+    rule: Annotated[
+        tuple[str, ...],
+        Parameter(negative="", help="A way of branching to measure; may be repeated. Default: those of the page."),
+    ] = (),
     json: Annotated[Path | None, Parameter(help="Write all figures to this file.")] = None,
     svg: Annotated[Path | None, Parameter(help="Draw the figures into this file.")] = None,
     quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], negative="", help="No progress.")] = False,
@@ -38,11 +43,11 @@ def gradient(
     from arpo.study.estimators import EPISODE
     from arpo.study.gradient import FAMILIES, measure, to_dict
 
-    families = family or FAMILIES
+    families, rules = family or FAMILIES, cast("tuple[RuleName, ...]", rule) or RULES
     rows: list[Row] = []
     with Progress(console=Console(stderr=True), transient=True, disable=quiet or not sys.stderr.isatty()) as progress:
-        bar = progress.add_task("families under rules", total=len(families) * len(RULES))
-        for row in measure(EPISODE, families):
+        bar = progress.add_task("families under rules", total=len(families) * len(rules))
+        for row in measure(EPISODE, families, rules):
             rows.append(row)
             progress.update(bar, completed=len(rows))
     _print(rows)

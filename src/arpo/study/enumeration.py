@@ -13,19 +13,31 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, product
 from typing import Literal
 
 import numpy as np
 
-from arpo.rollout.branching import Reading, decide
-from arpo.rollout.settings import EntropyRule, EntropySettings
+from arpo.rollout.branching import Reading, Verdict, decide, monitored_initial
+from arpo.rollout.budget import Budget
+from arpo.rollout.settings import AepoRule, BudgetSettings, EntropyRule, EntropySettings
 from arpo.study.episode import VOCABULARY, WINDOW, Episode
 from arpo.tree import Finish, Outcome, RolloutTree, Segment, Source, ToolEvent
 
 Pairs = tuple[int, ...]
 """Decisions 2 s + k in order."""
-RuleName = Literal["iid", "uniform", "state", "after_window", "before_window", "state_filled", "after_window_filled"]
+RuleName = Literal[
+    "iid",
+    "uniform",
+    "state",
+    "after_window",
+    "before_window",
+    "state_filled",
+    "after_window_filled",
+    "scarce_path",
+    "scarce_spread",
+    "monitored",
+]
 RULES: tuple[RuleName, ...] = (
     "iid",
     "uniform",
@@ -35,11 +47,15 @@ RULES: tuple[RuleName, ...] = (
     "state_filled",
     "after_window_filled",
 )
-TOTAL, INITIAL = 4, 2
+BUDGETS: tuple[RuleName, ...] = ("scarce_path", "scarce_spread", "monitored")
+"""Ways of giving out a budget that does not suffice, or that the first trajectory sizes; measured on request."""
+TOTAL, INITIAL, SCARCE = 4, 2, 3
 Node = tuple[Finish, Pairs, int]
 """Kind (how a policy segment ended; NONE: not the policy's), decisions, parent."""
 _PROMPT = Segment(np.array([1], np.int32), Source.PROMPT)
 _ENTROPY = EntropySettings(window=WINDOW)
+_MONITOR = AepoRule(sharpness=10.0)
+"""Sharp, so that entropies as close as the toy's make a difference."""
 _ALWAYS = EntropyRule(at="state", base_probability=1.0, entropy_weight=0.0)
 
 
@@ -98,14 +114,18 @@ def groups(episode: Episode, rule: RuleName) -> list[Group]:
     `iid`: four independent trajectories. Others: two roots, each of which may open one branch after its result.
     `uniform` always does, `state`, `after_window` and `before_window` where entropy rises above the root's; with
     `_filled` fresh trajectories fill the group up to four.
+
+    Groups of three, filled up: with `scarce_path` and `scarce_spread` two roots may want the one branch, after the
+    window; the rollout room's budget gives it to the earlier hash or to the larger rise. With `monitored` the first
+    root does not branch and decides how many roots there are, as `aepo` has it.
     """
+    if rule in BUDGETS:
+        return list(_monitored(episode) if rule == "monitored" else _scarce(episode, rule))
     sampled = bushes_of(episode, rule)
-    fresh = bushes_of(episode, "iid")
-    found = []
+    found: list[Group] = []
     for bushes, share in _multisets(sampled, TOTAL if rule == "iid" else INITIAL):
-        missing = TOTAL - sum(len(bush.continuations) for bush in bushes) if rule.endswith("filled") else 0
-        for more, other in _multisets(fresh, missing):
-            found.append(_group(episode, bushes, more, share * other))
+        size = TOTAL if rule.endswith("filled") else sum(len(bush.continuations) for bush in bushes)
+        found.extend(_filled(episode, bushes, size, share))
     return found
 
 
@@ -119,6 +139,9 @@ def _rule(name: RuleName) -> EntropyRule | None:
         "before_window": EntropyRule(at="before_window"),
         "state_filled": EntropyRule(at="state"),
         "after_window_filled": EntropyRule(at="after_window"),
+        "scarce_path": EntropyRule(at="after_window"),
+        "scarce_spread": EntropyRule(at="after_window"),
+        "monitored": EntropyRule(at="state"),
     }
     return known[name]
 
@@ -127,16 +150,22 @@ def bushes_of(episode: Episode, name: RuleName) -> list[tuple[Bush, float]]:
     """What can grow from one of the first roots under a rule, with probabilities that sum to 1."""
     rule = _rule(name)
     total: dict[Bush, float] = defaultdict(float)
-    for (call, *rest), share in episode.outcomes():
-        trunk = tuple(rest)
-        if rule is None or not _fires(episode, rule, call, trunk):
-            total[Bush(call, (), (trunk,))] += share
-            continue
-        cut = WINDOW if rule.at == "after_window" else 0
-        for second, other in episode.outcomes(_next(trunk[cut - 1] if cut else call)):
-            pair = tuple(sorted((trunk[cut:], second)))
-            total[Bush(call, trunk[:cut], pair)] += share * other
+    for pairs, share in episode.outcomes():
+        opens = rule is not None and _verdict(episode, rule, pairs).wanted > 0
+        for bush, other in _grown(episode, rule if opens else None, pairs):
+            total[bush] += share * other
     return sorted(total.items(), key=lambda item: item[0].key())
+
+
+def _grown(episode: Episode, rule: EntropyRule | None, pairs: Pairs) -> Iterator[tuple[Bush, float]]:
+    """What a root that decided `pairs` grows into if it branches where `rule` says, or not at all."""
+    call, trunk = pairs[0], pairs[1:]
+    if rule is None:
+        yield Bush(call, (), (trunk,)), 1.0
+        return
+    cut = WINDOW if rule.at == "after_window" else 0
+    for second, share in episode.outcomes(_next(trunk[cut - 1] if cut else call)):
+        yield Bush(call, trunk[:cut], tuple(sorted((trunk[cut:], second)))), share
 
 
 def _next(pair: int) -> int:
@@ -144,12 +173,70 @@ def _next(pair: int) -> int:
     return pair + 1
 
 
-def _fires(episode: Episode, rule: EntropyRule, call: int, trunk: Pairs) -> bool:
+def _verdict(episode: Episode, rule: EntropyRule, pairs: Pairs) -> Verdict:
     """Ask the rollout room, with the reading that it would take of this trajectory."""
     width = 1 if rule.at == "state" else WINDOW
-    entropies = [float(episode.entropies[pair // 2]) for pair in trunk[:width]]
-    reading = Reading(float(episode.entropies[0]), sum(entropies) / width, width, ended=False, draw=0.0)
-    return decide(rule, reading, _ENTROPY, VOCABULARY, 1).wanted > 0
+    reading = Reading(float(episode.entropies[0]), _after_tool(episode, pairs, width), width, ended=False, draw=0.0)
+    return decide(rule, reading, _ENTROPY, VOCABULARY, 1)
+
+
+def _after_tool(episode: Episode, pairs: Pairs, width: int) -> float:
+    """Mean entropy of the first `width` decisions after the result."""
+    return float(np.mean([episode.entropies[pair // 2] for pair in pairs[1 : 1 + width]]))
+
+
+def _scarce(episode: Episode, name: RuleName) -> Iterator[Group]:
+    rule = _rule(name)
+    assert rule is not None
+    settings = BudgetSettings(order="spread" if name == "scarce_spread" else "path")
+    for bushes, share in _contended(episode, rule, INITIAL, SCARCE - INITIAL, settings):
+        yield from _filled(episode, bushes, SCARCE, share)
+
+
+def _contended(
+    episode: Episode, rule: EntropyRule, roots: int, units: int, settings: BudgetSettings
+) -> Iterator[tuple[tuple[Bush, ...], float]]:
+    """Roots in the order of their hashes (which say nothing about them, so it may be fixed) with `units` branches."""
+    for draws in product(episode.outcomes(), repeat=roots):
+        verdicts = [_verdict(episode, rule, pairs) for pairs, _ in draws]
+        lucky = _granted(verdicts, units, settings)
+        options = [
+            list(_grown(episode, rule if place in lucky else None, pairs)) for place, (pairs, _) in enumerate(draws)
+        ]
+        for chosen in product(*options):
+            odds = math.prod(share for _, share in (*draws, *chosen))
+            yield tuple(bush for bush, _ in chosen), odds
+
+
+def _granted(verdicts: Sequence[Verdict], units: int, settings: BudgetSettings) -> set[int]:
+    """Which of these trajectories get a branch: the rollout room's budget decides."""
+    budget = Budget(units, settings, 1, lambda path, depth: int(path))
+    for place in range(len(verdicts)):
+        budget.enter(str(place))
+    for place, verdict in enumerate(verdicts):
+        if verdict.wanted:
+            budget.claim(str(place), verdict.wanted, verdict.gain)
+        budget.leave(str(place))
+    return {int(grant.claim.path) for grant in budget.settle() if grant.opened}
+
+
+def _monitored(episode: Episode) -> Iterator[Group]:
+    """The first root alone decides N, from the entropy after its result; it does not branch."""
+    branching = _rule("monitored")
+    assert branching is not None
+    for pairs, share in episode.outcomes():
+        seen = [_after_tool(episode, pairs, 1)]
+        initial = monitored_initial(_MONITOR, SCARCE, float(episode.entropies[0]), seen)
+        first = Bush(pairs[0], (), (pairs[1:],))
+        for others, odds in _contended(episode, branching, initial - 1, SCARCE - initial, BudgetSettings()):
+            yield from _filled(episode, (first, *others), SCARCE, share * odds)
+
+
+def _filled(episode: Episode, bushes: Sequence[Bush], total: int, share: float) -> Iterator[Group]:
+    """With fresh trajectories, so that there are `total`."""
+    missing = total - sum(len(bush.continuations) for bush in bushes)
+    for more, other in _multisets(bushes_of(episode, "iid"), missing):
+        yield _group(episode, bushes, more, share * other)
 
 
 def _multisets(bushes: Sequence[tuple[Bush, float]], count: int) -> Iterator[tuple[tuple[Bush, ...], float]]:

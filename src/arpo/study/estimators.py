@@ -38,4 +38,7 @@ RULE_LABELS: dict[RuleName, str] = {
     "before_window": "before window",
     "state_filled": "state, filled",
     "after_window_filled": "after window, filled",
+    "scarce_path": "scarce, path",
+    "scarce_spread": "scarce, spread",
+    "monitored": "monitored",
 }

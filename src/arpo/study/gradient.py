@@ -21,7 +21,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from arpo.credit import CreditSettings, assign, credit_settings
-from arpo.study.enumeration import RULES, Group, RuleName, groups
+from arpo.errors import ConfigError
+from arpo.study.enumeration import BUDGETS, RULES, Group, RuleName, groups
 from arpo.study.episode import Episode
 
 FAMILIES = (
@@ -86,7 +87,11 @@ class Cluster:
 
 
 def measure(episode: Episode, families: Sequence[str] = FAMILIES, rules: Sequence[RuleName] = RULES) -> Iterator[Row]:
-    """A row for every rule and family. Raises ConfigError for an unknown family."""
+    """A row for every rule and family. Raises ConfigError for an unknown one."""
+    known = (*RULES, *BUDGETS)
+    for rule in rules:
+        if rule not in known:
+            raise ConfigError(f"there is no way of branching {rule!r} in this study; known are {', '.join(known)}")
     chosen = [credit_settings(family) for family in families]
     for rule in rules:
         clusters = cluster(groups(episode, rule))

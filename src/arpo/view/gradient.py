@@ -21,6 +21,9 @@ LOOKS: dict[RuleName, tuple[str, str]] = {
     "before_window": ("s-grpo", "diamond"),
     "state_filled": ("s-arpo", "ring"),
     "after_window_filled": ("s-search", "ring"),
+    "scarce_path": ("s-search", "square"),
+    "scarce_spread": ("s-search", "diamond"),
+    "monitored": ("s-grpo", "square"),
 }
 """Colour and shape of each branching rule."""
 PANELS: tuple[tuple[str, str, Callable[[Row], float]], ...] = (
