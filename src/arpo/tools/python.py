@@ -118,7 +118,8 @@ class PythonTool:
                 return ToolResult(ToolStatus.TOOL_ERROR, _first_line(error))
             except MontyRuntimeError as error:
                 return self._failure(error, printed.output, job.many_lines)
-        return ToolResult(ToolStatus.OK, _tidy(printed.output) or NO_OUTPUT)
+        text = _tidy(printed.output)
+        return ToolResult(ToolStatus.OK, text or NO_OUTPUT, empty=not text)
 
     def _failure(self, error: MontyRuntimeError, printed: str, many_lines: bool) -> ToolResult:
         """What the model sees of an exception: what was printed before it, then one line, without any measured time."""

@@ -26,6 +26,7 @@ def checked(returned: Any) -> ToolResult:
         ("text", returned.text, str),
         ("data", returned.data, Mapping),
         ("cached", returned.cached, bool),
+        ("empty", returned.empty, bool),
     )
     for name, value, kind in wanted:
         if not isinstance(value, kind):

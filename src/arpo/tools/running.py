@@ -87,9 +87,9 @@ class Running:
         """What the tool returned; raises what it raised, always an Exception."""
         if self.future.cancelled():
             raise RuntimeError("the tool cancelled its own call")
-        if self.worker is None:
-            return self.future.result()
-        value, error = self.future.result()
+        value, error = None, self.future.exception()
+        if error is None:
+            value, error = (self.future.result(), None) if self.worker is None else self.future.result()
         if error is not None:
             raise error if isinstance(error, Exception) else RuntimeError(repr(error))
         return value

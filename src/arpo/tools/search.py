@@ -285,4 +285,4 @@ class SearchTool:
             shown.sort(key=lambda doc: derive("search order", query, doc.id))
         text = " ; ".join(doc.line for doc in shown) or NO_RESULTS
         score = hits[0].score if hits else 0.0
-        return ToolResult(ToolStatus.OK, text, data={"ids": [doc.id for doc in shown]}, score=score)
+        return ToolResult(ToolStatus.OK, text, data={"ids": [doc.id for doc in shown]}, score=score, empty=not hits)
