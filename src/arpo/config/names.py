@@ -102,6 +102,8 @@ ALIASES: Mapping[str, str] = {
     "alpha": "rollout.branching.base_probability",
     "beta": "rollout.branching.entropy_weight",
     "tau": "rollout.branching.threshold",
+    "max_branch_depth": "rollout.budget.max_forks",
+    "budget_order": "rollout.budget.order",
     "normalizer": "entropy.normaliser",
 }
 """What else people call a setting: last parts of names that no spelling distance would find."""

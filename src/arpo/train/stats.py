@@ -4,12 +4,12 @@ Everything is read from the trees, not from counters of live objects, so a resum
 Names follow what users of other trainers know (`reward`, `frac_reward_zero_std`, `completions/mean_length`, ...).
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 
-from arpo.tree import Finish, RolloutTree
+from arpo.tree import Finish, RolloutTree, ToolEvent
 
 
 def mean(values: Sequence[float]) -> float:
@@ -65,25 +65,38 @@ def _length_stats(trees: Sequence[RolloutTree]) -> dict[str, float]:
 
 
 def _tool_stats(trees: Sequence[RolloutTree]) -> dict[str, float]:
+    """`requested` calls were answered, `executed` ones ran, `shared` ones were answered by an equal call of the group.
+
+    What is said of a single tool is said of the calls that ran, but for `requested`.
+    """
     events = [s.event for tree in trees for s in tree.segments if s.event is not None]
     leaves = sum(len(tree.leaves) for tree in trees)
+    requested, executed = (sum(getattr(t, name) for t in trees) for name in ("requested_calls", "tool_calls"))
     stats = {
-        "tools/calls_per_rollout": sum(tree.tool_calls for tree in trees) / max(leaves, 1),
+        "tools/calls_per_rollout": executed / max(leaves, 1),
         "tools/refused_frac": mean([not event.executed for event in events]),
+        "tools/requested": float(requested),
+        "tools/executed": float(executed),
+        "tools/shared": float(requested - executed),
     }
     for name in sorted({event.name for event in events if event.executed}):
         mine = [event for event in events if event.executed and event.name == name]
-        latency = [event.latency for event in mine]
-        stats |= {
-            f"tools/{name}/calls": float(len(mine)),
-            f"tools/{name}/success_rate": mean([event.status == "ok" for event in mine]),
-            f"tools/{name}/latency_p50": float(np.percentile(latency, 50)),
-            f"tools/{name}/latency_p95": float(np.percentile(latency, 95)),
-            f"tools/{name}/timeouts": float(sum(event.status == "timeout" for event in mine)),
-            f"tools/{name}/cache_hit": mean([event.cached for event in mine]),
-        }
+        stats[f"tools/{name}/requested"] = float(len(mine))
+        stats |= _one_tool(name, [event for event in mine if not event.shared])
     failed = sum(tree.segments[leaf].finish is Finish.ERROR for tree in trees for leaf in tree.leaves)
     return stats | {"tools/infra_errors": float(failed)}
+
+
+def _one_tool(name: str, ran: Sequence[ToolEvent]) -> dict[str, float]:
+    latency = [event.latency for event in ran] or [0.0]
+    return {
+        f"tools/{name}/calls": float(len(ran)),
+        f"tools/{name}/success_rate": mean([event.status == "ok" for event in ran]),
+        f"tools/{name}/latency_p50": float(np.percentile(latency, 50)),
+        f"tools/{name}/latency_p95": float(np.percentile(latency, 95)),
+        f"tools/{name}/timeouts": float(sum(event.status == "timeout" for event in ran)),
+        f"tools/{name}/cache_hit": mean([event.cached for event in ran]),
+    }
 
 
 def _branch_stats(trees: Sequence[RolloutTree]) -> dict[str, float]:
@@ -92,8 +105,26 @@ def _branch_stats(trees: Sequence[RolloutTree]) -> dict[str, float]:
         "arpo/branches": mean([sum(d.opened for d in tree.decisions) for tree in trees]),
         "arpo/branch_prob": mean([d.probability for d in decisions if np.isfinite(d.probability)]),
         "arpo/decisions": mean([len(tree.decisions) for tree in trees]),
+        "arpo/busiest_share": mean([share for tree in trees if (share := busiest_share(tree)) is not None]),
+        "arpo/undecided_share": mean([d.undecided for d in decisions]),
     }
     for tool in sorted({d.tool for d in decisions}):
         deltas = [d.delta for d in decisions if d.tool == tool and np.isfinite(d.delta)]
         stats[f"arpo/delta_entropy/{tool}"] = mean(deltas)
     return stats
+
+
+def busiest_share(tree: RolloutTree) -> float | None:
+    """Share of the group's branches that one trajectory opened, the one with the most; None without branches.
+
+    A branching point belongs to the trajectory that was there first: the first leaf below it.
+    """
+    owner: dict[int, int] = {}
+    for leaf in tree.leaves:
+        for node in tree.ancestry(leaf):
+            owner.setdefault(node, leaf)
+    opened: Counter[int] = Counter()
+    for decision in tree.decisions:
+        opened[owner[decision.node]] += decision.opened
+    total = sum(opened.values())
+    return max(opened.values()) / total if total else None
