@@ -57,7 +57,7 @@ def run(tool: PythonTool, code: str, seed: int = 0) -> ToolResult:
     ],
 )
 def test_output_as_in_a_notebook(tool, code, text):
-    assert run(tool, code) == ToolResult(OK, text)
+    assert run(tool, code) == ToolResult(OK, text, empty=text == "(no output)")
 
 
 @pytest.mark.parametrize(
