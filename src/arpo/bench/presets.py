@@ -35,7 +35,7 @@ def select(models: str, shapes: str | None, preset: str, group: str) -> list[tup
     names = [name.strip() for name in models.split(",") if name.strip()]
     if not names:
         raise ConfigError("--model: name at least one model")
-    roots, total = _group(group)
+    roots, total = parse_group(group)
     chosen = {name: shapes.split(",") if shapes else _preset(name, preset) for name in names}
     return [(name, [parse_shape(one, roots=roots, total=total) for one in own]) for name, own in chosen.items()]
 
@@ -56,7 +56,7 @@ def _preset(model: str, preset: str) -> tuple[str, ...]:
     return (_SMOLLM2 if model == "smollm2" else _OTHERS)[preset]
 
 
-def _group(text: str) -> tuple[int, int]:
+def parse_group(text: str) -> tuple[int, int]:
     """(roots, trajectories)"""
     roots, plus, branches = text.partition("+")
     if not (plus and roots.strip().isdigit() and branches.strip().isdigit()):

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from arpo.bench.rollout_rows import RolloutRow
 from arpo.bench.rows import UpdateRow
 from arpo.errors import StorageError
 
@@ -65,7 +66,7 @@ def _cells(row: UpdateRow, form: str, speedup: float, cpu: float) -> list[str]:
     ]
 
 
-def write_json(rows: Sequence[UpdateRow], path: Path) -> None:
+def write_json(rows: Sequence[UpdateRow] | Sequence[RolloutRow], path: Path) -> None:
     """A list of objects, one per row. Raises StorageError if the file cannot be written."""
     try:
         path.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")

@@ -1,6 +1,7 @@
-"""`arpo bench`: what the policy update costs here."""
+"""`arpo bench`: what this library's own work costs here."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,33 +9,42 @@ from cyclopts import App, Parameter
 from rich.console import Console
 
 if TYPE_CHECKING:
+    from arpo.bench.rollout_rows import RolloutRow
     from arpo.bench.rows import UpdateRow
 
 app = App(name="bench", help="Measure this machine on this library's own work.")
+
+Models = Annotated[str, Parameter(help="Names or folders of models, comma-separated.")]
+Rounds = Annotated[int | None, Parameter(help="Times that each form is timed. Default: by model.")]
+Memory = Annotated[bool, Parameter(help="Measure peak memory too.")]
+Device = Annotated[str, Parameter(help="auto, cpu, cuda, ...")]
+Dtype = Annotated[str, Parameter(help="Of the weights: float32, bfloat16, ...")]
+Json = Annotated[Path | None, Parameter(help="Write the figures here, too.")]
+Quiet = Annotated[bool, Parameter(name=["--quiet", "-q"], negative="", help="No progress.")]
 
 
 @app.command
 def update(
     *,
-    model: Annotated[str, Parameter(help="Names or folders of models, comma-separated.")] = "pocket,smollm2",
+    model: Models = "pocket,smollm2",
     shape: Annotated[
         str | None,
         Parameter(help="prompt+response@where, comma-separated: 300+600@1/2, @root, @mixed. Default: a preset."),
     ] = None,
     preset: Annotated[str, Parameter(help="quick (minutes) or full (an hour on two cores).")] = "quick",
     group: Annotated[str, Parameter(help="Trajectories from the prompt + branches.")] = "8+8",
-    rounds: Annotated[int | None, Parameter(help="Times that each form is timed. Default: by model, 3 or 2.")] = None,
+    rounds: Rounds = None,
     micro_tokens: Annotated[
         int | None, Parameter(help="Tokens of one forward pass, for all forms. Default: by model.")
     ] = None,
-    memory: Annotated[bool, Parameter(help="Measure peak memory too.")] = True,
-    device: Annotated[str, Parameter(help="auto, cpu, cuda, ...")] = "auto",
-    dtype: Annotated[str, Parameter(help="Of the weights: float32, bfloat16, ...")] = "float32",
+    memory: Memory = True,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
     attention: Annotated[
         str | None, Parameter(help="Over trees: chains, flex or dense. Default: the device's best.")
     ] = None,
-    json: Annotated[Path | None, Parameter(help="Write the figures here, too.")] = None,
-    quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], negative="", help="No progress.")] = False,
+    json: Json = None,
+    quiet: Quiet = False,
 ) -> int:
     """Time the gradient on trees against padded rows and against trajectories back to back, side by side."""
     from arpo.bench.measure import Setting, measure
@@ -42,13 +52,58 @@ def update(
     from arpo.bench.report import render, write_json
 
     form = attention_form(attention)
-    say = (lambda _: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
     rows: list[UpdateRow] = []
     for name, shapes in select(model, shape, preset, group):
         tokens, times = budget(name, micro_tokens), repeats(name, rounds)
         setting = Setting(name, device, dtype, tokens, times, form, memory)
-        rows += measure(setting, shapes, say)
+        rows += measure(setting, shapes, _say(quiet))
     Console().print(render(rows))
     if json is not None:
         write_json(rows, json)
     return 0
+
+
+@app.command
+def rollout(
+    *,
+    model: Models = "pocket,smollm2",
+    tools: Annotated[
+        str | None, Parameter(help="Latencies, comma-separated: 0, 50ms, heavy (log-normal). Default: a preset.")
+    ] = None,
+    preset: Annotated[str, Parameter(help="quick (ten minutes on two cores) or full.")] = "quick",
+    prompts: Annotated[int | None, Parameter(help="Of one run. Default: by model.")] = None,
+    group: Annotated[str | None, Parameter(help="Trajectories from the prompt + branches, like 8+8.")] = None,
+    max_tokens: Annotated[int | None, Parameter(help="Of a response.")] = None,
+    rounds: Rounds = None,
+    versus: Annotated[str | None, Parameter(help="lockstep, generate. Default: both.")] = None,
+    in_flight: Annotated[
+        int | None, Parameter(help="Prompts at once where the idle share of a long run is measured.")
+    ] = None,
+    memory: Memory = True,
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+    json: Json = None,
+    quiet: Quiet = False,
+) -> int:
+    """Time rollouts with tools against lock-step rounds and against transformers' generate, side by side."""
+    from arpo.bench.report import write_json
+    from arpo.bench.rollout import measure_rollouts
+    from arpo.bench.rollout_presets import model_names, setting, size
+    from arpo.bench.rollout_report import render
+    from arpo.config.bench import build_subject
+
+    changes = {"tools": tools, "prompts": prompts, "group": group, "max_tokens": max_tokens, "rounds": rounds}
+    own = {name: size(name, preset, **changes, in_flight=in_flight) for name in model_names(model)}
+    settings = {name: setting(one, versus, memory) for name, one in own.items()}
+    rows: list[RolloutRow] = []
+    for name, one in settings.items():
+        subject = build_subject(name, own[name], tasks=one.tasks, device=device, dtype=dtype)
+        rows += measure_rollouts(subject, one, _say(quiet))
+    Console().print(render(rows))
+    if json is not None:
+        write_json(rows, json)
+    return 0
+
+
+def _say(quiet: bool) -> Callable[[str], None]:
+    return (lambda _: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
