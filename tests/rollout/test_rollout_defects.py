@@ -15,7 +15,7 @@ from arpo.task import ask
 from arpo.tools.base import ToolContext, ToolStatus
 from arpo.tree import Finish, Source
 
-GRPO = RolloutSettings(total=4, initial=4, branching=NoBranching(), max_tokens=400)
+GRPO = RolloutSettings(total=4, initial=4, branching=NoBranching(), max_tokens=400, share_calls="off")
 ARPO = RolloutSettings(total=6, initial=3, max_tokens=400)
 
 

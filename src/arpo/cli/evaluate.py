@@ -35,8 +35,14 @@ def evaluate(
     policy = build_policy(resolved.config, tasks=tasks)
     with Progress(console=Console(stderr=True), transient=True, disable=quiet or not sys.stderr.isatty()) as progress:
         bar = progress.add_task("held-out tasks", total=len(tasks))
-        measure = measure_policy(resolved.config, policy, tasks, lambda done, _: progress.update(bar, completed=done))
-        result = asyncio.run(measure)
+
+        async def run() -> "EvalResult":
+            async with policy.agent:
+                return await measure_policy(
+                    resolved.config, policy, tasks, lambda done, _: progress.update(bar, completed=done)
+                )
+
+        result = asyncio.run(run())
     if out is not None:
         with storage(out):
             save(out, result, policy.agent.dialect.decode)

@@ -2,12 +2,15 @@
 
 import asyncio
 import json as codec
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
 
 from arpo.cli.options import Configs, Options, resolve
+
+if TYPE_CHECKING:
+    from arpo.tree import RolloutTree
 
 
 def rollout(
@@ -27,7 +30,12 @@ def rollout(
     from arpo.view.terminal import render_tree, tree_json
 
     policy, task = build_policy(resolved.config), ask(question, *answer)
-    tree = asyncio.run(grow(resolved.config, policy, task))
+
+    async def run() -> "RolloutTree":
+        async with policy.agent:
+            return await grow(resolved.config, policy, task)
+
+    tree = asyncio.run(run())
     if json:
         print(codec.dumps(tree_json(tree, policy.agent.dialect.decode, task), indent=2))
     else:

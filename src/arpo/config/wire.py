@@ -15,7 +15,7 @@ import numpy as np
 
 from arpo.config.schema import Config
 from arpo.data.settings import FactbookSettings, FilesSettings
-from arpo.errors import DataError, ToolSetupError
+from arpo.errors import ConfigError, DataError, ToolSetupError
 from arpo.evaluate.result import EvalResult
 from arpo.evaluate.run import OnProgress, evaluate, single
 from arpo.learn.update import Learner
@@ -35,9 +35,12 @@ _TOOL_TAG = re.compile(rf"<({'|'.join(_TOOL_NAMES)})>.*?</\1>", re.DOTALL)
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy that can act: its weights, its tokenizer, and everything between them and a trajectory."""
+    """A policy that can act: its weights, its tokenizer, and everything between them and a trajectory.
 
-    model: Any
+    `model` is None where the weights are the engine's alone.
+    """
+
+    model: Any | None
     tokenizer: Any
     agent: Agent
 
@@ -59,26 +62,42 @@ def _corpora(config: Config) -> Mapping[str, Path]:
     return {"factbook": index_folder()}
 
 
-def build_policy(config: Config, tasks: Sequence[Task] = ()) -> Policy:
+def build_policy(config: Config, tasks: Sequence[Task] = (), *, trains: bool = False) -> Policy:
     """Build the tools, then load the model and put dialect and engine around it.
+
+    The model is loaded if the engine samples from it or it `trains`; else `Policy.model` is None.
 
     Raises ToolSetupError for a tool that cannot be built, and for one that `tasks` or the model's own vocabulary offer
     although it is not configured.
     """
-    from arpo.engine.models import load_policy
     from arpo.engine.registry import build as build_engine
     from arpo.protocol.registry import build as build_dialect
 
     no_progress_bars()
     toolbox = build_toolbox(config)
     refuse_unbacked_prompts(tasks, toolbox.names)
-    model, tokenizer = load_policy(config.model.path, dtype=config.model.dtype, device=config.model.device)
-    adapt(config, model)
+    model, tokenizer, vocab_size = _weights(config, trains)
     refuse_unbacked_vocabulary(config.model.path, tokenizer, toolbox.names)
     dialect = build_dialect(config.protocol, tokenizer, toolbox.tools)
     engine = build_engine(config.engine, config.model, tokenizer, model)
-    vocab_size = int(model.get_output_embeddings().weight.shape[0])
     return Policy(model, tokenizer, Agent(engine, dialect, toolbox, vocab_size))
+
+
+def _weights(config: Config, trains: bool) -> tuple[Any, Any, int]:
+    """Model (or None), tokenizer, size of the vocabulary."""
+    from arpo.engine.models import load_policy, load_tokenizer
+    from arpo.engine.registry import needs_module
+
+    if not (trains or needs_module(config.engine)):
+        if config.model.lora is not None:
+            raise ConfigError(
+                f'model.lora is for training; the engine "{config.engine.type}" samples from what it serves. Leave it '
+                "out, and give a merged model (`arpo export` writes one) to the engine"
+            )
+        return None, *load_tokenizer(config.model.path)
+    model, tokenizer = load_policy(config.model.path, dtype=config.model.dtype, device=config.model.device)
+    adapt(config, model)
+    return model, tokenizer, int(model.get_output_embeddings().weight.shape[0])
 
 
 def adapt(config: Config, model: Any) -> None:
@@ -174,7 +193,7 @@ def build_setup(config: Config, warn: Callable[[str], None]) -> Setup:
     tasks = build_tasks(config)
     heldout = build_heldout(config)[: config.train.eval_tasks] if config.train.eval_every is not None else []
     accelerator = build_accelerator(config)
-    policy = build_policy(config, [*tasks, *heldout])
+    policy = build_policy(config, [*tasks, *heldout], trains=True)
     kept = fitting(tasks, config, policy.agent.dialect)
     if len(kept) < len(tasks):
         warn(f"{len(tasks) - len(kept)} tasks have prompts longer than data.max_prompt_tokens and are left out")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from arpo.engine.stats import EngineStats
 from arpo.tree import Segment
 
 
@@ -48,6 +49,11 @@ class Engine(Protocol):
     @property
     def version(self) -> int:
         """Version of the weights that sample now."""
+        ...
+
+    @property
+    def stats(self) -> EngineStats:
+        """Running totals of what was asked and computed; counters that the engine cannot know stay 0."""
         ...
 
     async def sample(self, tokens: Sequence[int], params: SampleParams, seed: int) -> Segment:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from arpo.engine import lora, smollm2
 from arpo.errors import ArpoError
@@ -33,6 +33,29 @@ def load_policy(name_or_path: str | Path, *, dtype: str = "float32", device: str
         model, tokenizer = _read(name, number)
     _check_fit(name, model, tokenizer)
     return model.to(target).eval(), tokenizer
+
+
+def load_tokenizer(name_or_path: str | Path) -> tuple[Any, int]:
+    """The tokenizer of that policy and how many tokens its distribution has, without its weights where they can wait.
+
+    For engines that hold the weights elsewhere. Names and errors as for `load_policy`.
+    """
+    name = str(name_or_path)
+    if name == "smollm2":
+        tokenizer = smollm2.load_tokenizer(smollm2.find())
+        return tokenizer, len(tokenizer)
+    source, options = ("", {"gguf_file": name}) if _needs_weights(name) else _locate(name)
+    if options:  # a GGUF file and an adapter say how large the vocabulary is only once they are read
+        model, tokenizer = load_policy(name, device="cpu")
+        return tokenizer, int(model.get_output_embeddings().weight.shape[0])
+    with _quiet():
+        config = _load(AutoConfig, source, {})
+        return _load(AutoTokenizer, source, {}), int(config.get_text_config().vocab_size)
+
+
+def _needs_weights(name: str) -> bool:
+    folder = Path(name).expanduser()
+    return (folder / lora.ADAPTER_CONFIG).is_file() and not (folder / "config.json").is_file()
 
 
 def pick_dtype(name: str) -> torch.dtype:

@@ -16,6 +16,8 @@ class EngineStats:
     sampled_tokens: int = 0
     prefilled_tokens: int = 0
     reused_tokens: int = 0
+    computed_tokens: int = 0
+    """Token positions that went through the model: prefill without its padding, and one per row and decoding step."""
     steps: int = 0
     seconds: float = 0.0
     """Time spent inside steps (computing), waiting for tools excluded."""

@@ -16,6 +16,12 @@ class Agent:
     toolbox: ToolBox
     vocab_size: int
 
+    async def __aenter__(self) -> "Agent":
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self.close()
+
     async def close(self) -> None:
         """Release connections and processes of the engine and the tools."""
         await self.engine.close()

@@ -63,6 +63,7 @@ def _decision(point: Point, marks: Mapping[int, int]) -> Decision:
         wanted=verdict.wanted,
         opened=point.opened,
         reason="; ".join(part for part in (verdict.reason, point.note) if part),
+        undecided=verdict.undecided,
     )
 
 

@@ -7,9 +7,13 @@ piece is what one engine call, tool call or notice added; pieces become the node
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from arpo.rollout.branching import Verdict
+from arpo.rollout.branching import ToolOutcome, Verdict
 from arpo.tree import Finish, Segment, ToolEvent
+
+if TYPE_CHECKING:
+    from arpo.rollout.sharing import Run
 
 
 @dataclass(eq=False, slots=True)
@@ -18,7 +22,9 @@ class Walk:
 
     `may_branch` False: a top-up, or a group without branch budget. `origin`: the walk it left and how many of that
     walk's pieces it shares. `open_tokens`: the unfinished policy segment's tokens, pieces before the branch included.
-    `depth`: tool results so far; `calls`: calls charged; `seen`: calls made, as (name, arguments).
+    `depth`: tool results so far; `calls`: calls charged; `seen`: calls made, as (name, arguments); `outcome`: what the
+    last result was like; `streak`: decisions to branch in a row, up to the last one; `runs`: the execution behind each
+    piece that came of one.
     """
 
     path: str
@@ -27,15 +33,19 @@ class Walk:
     may_branch: bool
     origin: "tuple[Walk, int] | None" = None
     h_root: float = math.nan
+    h_root_slack: float = 0.0
     calls: int = 0
     depth: int = 0
     drawn: int = 0
     tool: str = ""
+    outcome: ToolOutcome | None = None
+    streak: int = 0
     decision_due: bool = False
     warned: bool = False
     seen: set[tuple[str, str]] = field(default_factory=set)
     open_tokens: list[int] = field(default_factory=list)
     pieces: list[Segment] = field(default_factory=list)
+    runs: "dict[int, Run]" = field(default_factory=dict)
 
     def append(self, piece: Segment) -> None:
         """Add a piece: to the open segment if the policy sampled it, else closing that."""
@@ -61,6 +71,7 @@ class Walk:
             seen=set(self.seen),
             open_tokens=list(self.open_tokens),
             pieces=[],
+            runs={},
         )
 
 

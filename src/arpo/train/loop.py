@@ -26,6 +26,7 @@ from arpo.rollout.scheduler import check, rollout_many
 from arpo.rollout.settings import EntropySettings, RolloutSettings
 from arpo.seeds import derive
 from arpo.task import Task
+from arpo.train.costs import engine_costs, snapshot
 from arpo.train.progress import Reporter
 from arpo.train.runfolder import RunFolder, storage
 from arpo.train.settings import TrainSettings
@@ -83,7 +84,7 @@ def train(setup: Setup, plan: Plan, folder: RunFolder, reporter: Reporter) -> Tr
     )
     loop = _Loop(setup, plan, folder, reporter)
     with asyncio.Runner() as runner, graceful(reporter.say) as stop:
-        return runner.run(loop.run(stop))
+        return runner.run(loop.run_and_close(stop))
 
 
 @lru_cache(maxsize=2)
@@ -110,6 +111,10 @@ class _Loop:
         folder.rewind(self.position.step)
         if self.position.step:
             reporter.say(f"resuming after step {self.position.step}")
+
+    async def run_and_close(self, stop: StopRequest) -> TrainResult:
+        async with self.setup.agent:
+            return await self.run(stop)
 
     async def run(self, stop: StopRequest) -> TrainResult:
         await self.setup.agent.engine.publish(self.setup.model, self.position.step)
@@ -139,9 +144,11 @@ class _Loop:
     async def _step(self) -> None:
         """One step: everything it leaves on disk is written before the position moves on."""
         begin, number = time.monotonic(), self.position.step + 1
+        asked = snapshot(self.setup.agent.engine.stats)
         groups = await self._collect(number)
         trees = groups.trees
         generated = time.monotonic()
+        costs = engine_costs(asked, self.setup.agent.engine.stats, trees, generated - begin)
         try:
             row = self._update(groups.used)
         except DivergenceError as error:
@@ -157,7 +164,7 @@ class _Loop:
             seconds=updated - begin,
         )
         timing = {"timing_s/gen": generated - begin, "timing_s/update": updated - generated}
-        row = {"step": number} | rollout_stats(trees) | groups.metrics | row | timing | at.metrics()
+        row = {"step": number} | rollout_stats(trees) | costs | groups.metrics | row | timing | at.metrics()
         row["throughput/tokens_s"] = sum(tree.generated_tokens for tree in trees) / (updated - begin)
         self.position = at
         every = self.plan.train.eval_every

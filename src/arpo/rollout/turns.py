@@ -1,0 +1,123 @@
+"""What the policy gets to read after a segment of its own: a tool's result, a correction, a last chance, or nothing.
+
+A call is parsed from the policy's own tokens only and answered through the one door to all tools; results and notices
+are appended as ids. Every segment that was meant as a call is charged, so no trajectory can go on for ever.
+"""
+
+import json
+
+import numpy as np
+
+from arpo.protocol.base import Call, Dialect, ParseCode, ParseResult
+from arpo.rollout.branching import ToolOutcome
+from arpo.rollout.notices import NO_CALLS_LEFT, correction
+from arpo.rollout.settings import RolloutSettings
+from arpo.rollout.sharing import SharedCalls
+from arpo.rollout.walk import Walk
+from arpo.tools.base import ToolContext, ToolResult, ToolStatus
+from arpo.tree import Finish, Segment, Source, ToolEvent
+
+_NOT_EXECUTED = (ToolStatus.LIMIT, ToolStatus.INFRA_ERROR)
+
+
+class Turns:
+    """Answers the segments of one group's trajectories."""
+
+    def __init__(
+        self, task_id: str, dialect: Dialect, calls: SharedCalls, tools: tuple[str, ...], settings: RolloutSettings
+    ) -> None:
+        self._task_id, self._dialect, self._calls, self._tools = task_id, dialect, calls, tools
+        self._settings = settings
+        self._empty_result = len(dialect.result(""))
+
+    async def respond(self, walk: Walk, finish: Finish) -> bool:
+        """Answer what the segment that ended with `finish` asked for; False if the trajectory is over."""
+        parsed = self._dialect.parse(walk.open_tokens, finish)
+        if parsed.answer is not None or (parsed.call is None and finish is not Finish.CALL):
+            return False
+        if walk.calls >= self._settings.max_calls:
+            return self._refuse(walk, parsed)
+        walk.calls += 1
+        if parsed.call is None or parsed.call.tool not in self._tools:
+            return self._correct(walk, parsed)
+        return await self._call(walk, parsed.call)
+
+    def _refuse(self, walk: Walk, parsed: ParseResult) -> bool:
+        """A call too many: one notice and a last chance to answer; after that the trajectory is over."""
+        if walk.warned:
+            return False
+        walk.warned = True
+        name, arguments = _named(parsed.call)
+        event = ToolEvent(name, arguments, "limit", executed=False, redundant=(name, arguments) in walk.seen)
+        return self._show(walk, Source.NOTICE, self._dialect.notice(NO_CALLS_LEFT), event)
+
+    def _correct(self, walk: Walk, parsed: ParseResult) -> bool:
+        """A segment that was meant as a call and is none costs a call and earns a correction."""
+        name, arguments = _named(parsed.call)
+        code = ParseCode.UNKNOWN_TOOL if parsed.call is not None else parsed.code
+        event = ToolEvent(name, arguments, str(code or "malformed"), executed=False)
+        text = correction(code, self._tools)
+        return self._show(walk, Source.NOTICE, self._dialect.notice(text), event)
+
+    async def _call(self, walk: Walk, call: Call) -> bool:
+        name, arguments = _named(call)
+        redundant = (name, arguments) in walk.seen
+        walk.seen.add((name, arguments))
+        if walk.room <= self._empty_result:
+            walk.end(Finish.LENGTH, ToolEvent(name, arguments, "limit", executed=False, redundant=redundant))
+            return False
+        context = ToolContext(task_id=self._task_id, path=walk.path, call_index=walk.calls - 1)
+        run = await self._calls.call(walk.tokens, name, call.arguments, arguments, context)
+        goes_on = self._receive(walk, run.result, _event(name, arguments, run.result, redundant))
+        walk.runs[len(walk.pieces) - 1] = run
+        return goes_on
+
+    def _receive(self, walk: Walk, result: ToolResult, event: ToolEvent) -> bool:
+        if result.status is ToolStatus.INFRA_ERROR:
+            walk.end(Finish.ERROR, event)
+            return False
+        if result.status is ToolStatus.LIMIT:
+            return self._show(walk, Source.NOTICE, self._dialect.notice(result.text), event)
+        tokens = _cut(self._dialect.result(result.text), self._settings.max_result_tokens)
+        if not self._show(walk, Source.TOOL, tokens, event):
+            return False
+        walk.depth += 1
+        walk.tool = event.name
+        walk.outcome = ToolOutcome(str(result.status), result.empty or not result.text.strip(), result.score)
+        walk.decision_due = True
+        return True
+
+    def _show(self, walk: Walk, source: Source, tokens: np.ndarray, event: ToolEvent) -> bool:
+        """Append what the policy reads next; if no token would fit behind it, the trajectory ends instead."""
+        if len(tokens) >= walk.room:
+            walk.end(Finish.LENGTH, event)
+            return False
+        walk.append(Segment(np.asarray(tokens, np.int32), source, event=event))
+        return True
+
+
+def _named(call: Call | None) -> tuple[str, str]:
+    """Tool name and arguments in one canonical spelling, so that equal calls are equal."""
+    if call is None:
+        return "", ""
+    return call.tool, json.dumps(dict(call.arguments), sort_keys=True, ensure_ascii=False)
+
+
+def _event(name: str, arguments: str, result: ToolResult, redundant: bool) -> ToolEvent:
+    return ToolEvent(
+        name=name,
+        arguments=arguments,
+        status=str(result.status),
+        latency=result.latency,
+        cached=result.cached,
+        executed=result.status not in _NOT_EXECUTED,
+        redundant=redundant,
+    )
+
+
+def _cut(tokens: np.ndarray, limit: int) -> np.ndarray:
+    """At most `limit` tokens: the head and the tail, where the frame of a result and its ends are."""
+    if len(tokens) <= limit:
+        return tokens
+    tail = limit // 2
+    return np.concatenate([tokens[: limit - tail], tokens[len(tokens) - tail :]])
