@@ -1,26 +1,36 @@
-"""Entropy, branching rules, and budget as pure logic."""
+"""Entropy and branching rules as pure logic: what each rule says, and why."""
 
-import itertools
 import math
-import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from arpo.rollout.branching import Reading, decide, fires, needs_entropy
-from arpo.rollout.budget import Budget, Grant, child_path
+from arpo.rollout.branching import (
+    Reading,
+    ToolOutcome,
+    decide,
+    fires,
+    likelihood,
+    monitored_initial,
+    needs_entropy,
+    needs_window,
+)
 from arpo.rollout.entropy import delta, normaliser, window_mean
 from arpo.rollout.settings import (
     AbsoluteAndDeltaRule,
+    AepoRule,
     BernoulliRule,
-    BudgetSettings,
+    CredibleRule,
     EntropyRule,
     EntropySettings,
     NoBranching,
+    RandomRule,
+    ReverseRule,
+    UniformRule,
 )
-from arpo.seeds import derive
 
 VOCAB = 1000
 
@@ -113,141 +123,146 @@ def test_the_biased_form_is_named_in_every_reason() -> None:
 def test_an_unregistered_rule_is_an_error() -> None:
     with pytest.raises(TypeError, match="no branching rule is registered for str"):
         fires("entropy", reading(), 0.5)
+    with pytest.raises(TypeError, match="no branching rule is registered for str"):
+        likelihood("entropy", 0.1, reading())
 
 
-# Budget
+PLAIN = EntropySettings(normaliser="none")
+RISE, FALL, LEVEL = reading(h_tool=0.6), reading(h_tool=-0.4), reading(h_tool=0.1)
+"""Delta of 0.5, -0.5 and 0, so P is 0.6, 0.4 and 0.5 with the usual alpha and beta."""
 
 
-def simulate(units: int, branches: int, depths: list[int], wants: random.Random, arrivals: random.Random, **options):
-    """Random trajectories of `depths` decisions each, advanced in a random order. What each claim got, by place.
-
-    Whether a place wants a branch, and how far a child goes, depends on its name alone.
-    """
-    budget = Budget(units, BudgetSettings(**options), branches, derive)
-    key = wants.randrange(1 << 30)
-
-    def luck(*place: object) -> random.Random:
-        return random.Random(f"{key}{place}")
-
-    running = {f"r{i}": (1, depth) for i, depth in enumerate(depths)}
-    for path in running:
-        budget.enter(path)
-    result: dict[tuple[str, int], Grant] = {}
-    while running:
-        path = arrivals.choice(sorted(running))
-        depth, last = running[path]
-        if depth > last:
-            budget.leave(path)
-            del running[path]
-        else:
-            if luck(path, depth).random() < 0.7:
-                budget.claim(path, branches)
-            else:
-                budget.skip(path)
-            running[path] = (depth + 1, last)
-        for grant in budget.settle():
-            result[grant.claim.path, grant.claim.depth] = grant
-            for number in range(1, grant.opened + 1):
-                child = child_path(grant.claim.path, grant.claim.depth, number)
-                end = luck(child).randrange(grant.claim.depth, grant.claim.depth + 3)
-                running[child] = (grant.claim.depth + 1, end)
-    return result, budget
+def verdict(rule, seen: Reading, **changes):
+    return decide(rule, replace(seen, **changes), PLAIN, VOCAB, 3)
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    st.integers(0, 9),
-    st.integers(1, 3),
-    st.lists(st.integers(0, 4), min_size=1, max_size=6),
-    st.sampled_from([None, 1, 2]),
-    st.integers(0, 1 << 30),
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (EntropyRule(), (3, 0, 0)),
+        (AbsoluteAndDeltaRule(entropy_threshold=0.5), (3, 0, 0)),
+        (AbsoluteAndDeltaRule(entropy_threshold=0.6), (0, 0, 0)),
+        (ReverseRule(), (0, 3, 0)),
+        (AepoRule(), (3, 0, 0)),
+        (UniformRule(), (3, 3, 3)),
+        (NoBranching(), (0, 0, 0)),
+    ],
+    ids=lambda value: getattr(value, "type", None),
 )
-def test_budget_gives_the_same_whatever_arrives_first(
-    units: int, branches: int, depths: list[int], max_forks: int | None, seed: int
+def test_where_entropy_rose_fell_and_stayed(rule, expected: tuple[int, int, int]) -> None:
+    assert tuple(verdict(rule, seen).wanted for seen in (RISE, FALL, LEVEL)) == expected
+
+
+def test_reverse_mirrors_the_entropy_rule() -> None:
+    for seen in (RISE, FALL, LEVEL):
+        assert verdict(ReverseRule(), seen).probability == pytest.approx(1 - verdict(EntropyRule(), seen).probability)
+
+
+def test_random_looks_at_nothing_but_its_draw() -> None:
+    blind = reading(h_root=math.nan, h_tool=math.nan)
+    for seen in (RISE, FALL, blind):
+        below = verdict(RandomRule(probability=0.3), seen, draw=0.29)
+        assert (below.wanted, below.probability, below.gain) == (3, 0.3, 0.0)
+        assert verdict(RandomRule(probability=0.3), seen, draw=0.3).wanted == 0
+    assert verdict(RandomRule(probability=1.0), blind, draw=math.nextafter(1, 0)).wanted == 3
+
+
+def test_uniform_needs_no_entropy() -> None:
+    found = verdict(UniformRule(), reading(h_root=math.nan, h_tool=math.nan))
+    assert (found.wanted, found.reason, found.gain) == (3, "always", 0.0)
+
+
+@pytest.mark.parametrize(("streak", "wanted"), [(0, 3), (1, 3), (2, 0), (9, 0)])
+def test_aepo_penalises_branchings_in_a_row(streak: int, wanted: int) -> None:
+    """P = 0.6 (1 - 0.1 l): 0.6, 0.54, 0.48, ... against 0.5."""
+    found = verdict(AepoRule(penalty=0.1), RISE, streak=streak)
+    assert found.wanted == wanted
+    assert found.probability == pytest.approx(0.6 * max(0, 1 - 0.1 * streak))
+    assert f"after {streak} in a row" in found.reason
+
+
+def test_aepo_without_a_penalty_is_the_entropy_rule() -> None:
+    for seen in (RISE, FALL, LEVEL):
+        free, plain = (verdict(rule, seen, streak=4) for rule in (AepoRule(penalty=0), EntropyRule()))
+        assert (free.wanted, free.probability) == (plain.wanted, plain.probability)
+
+
+def test_a_penalty_never_turns_a_sign() -> None:
+    assert verdict(AepoRule(penalty=1.0, threshold=-0.1), RISE, streak=3).probability == 0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "min_score", "doubt"),
+    [
+        (ToolOutcome("ok", False), None, ""),
+        (ToolOutcome("ok", False, 0.1), None, ""),
+        (ToolOutcome("ok", True), None, "empty"),
+        (ToolOutcome("tool_error", False), None, "status tool_error"),
+        (ToolOutcome("timeout", True, 9.0), 0.5, "status timeout"),
+        (ToolOutcome("ok", False, 0.6), 0.5, ""),
+        (ToolOutcome("ok", False, 0.5), 0.5, "score 0.5 <= 0.5"),
+        (ToolOutcome("ok", False), 0.5, "no score"),
+        (ToolOutcome("ok", False, -1.0), -2.0, ""),
+    ],
+)
+def test_credible_branches_where_the_result_passed(outcome: ToolOutcome, min_score: float | None, doubt: str) -> None:
+    rule = CredibleRule(min_score=min_score)
+    risen = verdict(rule, RISE, result=outcome)
+    assert risen.wanted == (0 if doubt else 3)
+    assert doubt in risen.reason
+    assert verdict(rule, FALL, result=outcome).wanted == 0
+
+
+def test_credible_without_a_result_to_judge_is_a_fault_of_the_caller() -> None:
+    with pytest.raises(ValueError, match="outcome of the tool call"):
+        verdict(CredibleRule(), RISE)
+
+
+def test_what_spread_ranks_by() -> None:
+    assert verdict(EntropyRule(), RISE).gain == pytest.approx(0.5)
+    assert verdict(ReverseRule(), FALL).gain == pytest.approx(0.5), "where it fell most, reverse wants most"
+    assert verdict(BernoulliRule(entropy_weight=0.0), RISE).gain == 0
+    assert verdict(NoBranching(), RISE).gain == 0
+
+
+def test_which_rules_need_what() -> None:
+    assert [needs_entropy(rule) for rule in (RandomRule(), UniformRule(), NoBranching())] == [False] * 3
+    assert all(needs_entropy(rule) for rule in (EntropyRule(), ReverseRule(), AepoRule(), CredibleRule()))
+    assert not needs_entropy(CredibleRule(entropy_weight=0.0))
+    assert needs_entropy(AepoRule(entropy_weight=0.0)), "the monitor reads entropies"
+    assert not needs_entropy(AepoRule(entropy_weight=0.0, monitor=False))
+    assert needs_window(EntropyRule(at="state"))
+    assert not needs_window(EntropyRule(at="state", lookahead=True))
+    assert not needs_window(EntropyRule())
+    assert not needs_window(UniformRule(at="state"))
+    assert not needs_window(NoBranching())
+
+
+# AEPO's N
+
+
+def test_the_more_uncertain_results_are_the_more_is_kept_for_branches() -> None:
+    rule = AepoRule(sharpness=2.0)
+    assert monitored_initial(rule, 16, 0.5, [0.5, 0.5]) == 8
+    assert monitored_initial(rule, 16, 0.5, [0.9, 1.3]) == round(16 / (1 + math.exp(1.2)))
+    assert monitored_initial(rule, 16, 1.5, [0.2]) == round(16 / (1 + math.exp(-2.6)))
+
+
+def test_sharpness_zero_halves_the_group() -> None:
+    assert monitored_initial(AepoRule(sharpness=0), 10, 3.0, [0.1]) == 5
+
+
+@pytest.mark.parametrize("h_tools", [[], [math.nan]])
+def test_a_first_trajectory_without_measured_results_says_nothing(h_tools: list[float]) -> None:
+    assert monitored_initial(AepoRule(sharpness=9), 10, 0.3, h_tools) == 5
+    assert monitored_initial(AepoRule(sharpness=9), 10, math.nan, [0.3]) == 5
+
+
+@given(st.integers(1, 64), st.floats(0, 12), st.lists(st.floats(0, 12), max_size=6), st.floats(0, 1e6))
+def test_the_group_has_at_least_its_first_trajectory_and_no_more_than_all(
+    total: int, h_root: float, h_tools: list[float], sharpness: float
 ) -> None:
-    """Defect 5: no order of arrival and no index decides who branches; and the budget is kept to the unit."""
-    outcomes = []
-    for order in range(4):
-        result, budget = simulate(
-            units, branches, depths, random.Random(seed), random.Random(order), max_forks=max_forks
-        )
-        assert sum(grant.opened for grant in result.values()) == units - budget.left
-        assert budget.left >= 0
-        assert not budget.can_still_open()
-        outcomes.append(result)
-    assert all(outcome == outcomes[0] for outcome in outcomes)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.integers(1, 9), st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(0, 1 << 30))
-def test_budget_serves_claims_in_rank_order(units: int, depths: list[int], seed: int) -> None:
-    """Nobody is refused while somebody with a later rank is served."""
-    result, _ = simulate(units, 1, depths, random.Random(seed), random.Random(seed + 1))
-    ranked = [grant.opened for grant in sorted(result.values(), key=lambda grant: grant.claim)]
-    assert ranked == sorted(ranked, reverse=True)
-
-
-def test_ample_budget_is_granted_at_once() -> None:
-    budget = Budget(8, BudgetSettings(), 1, lambda path, depth: 0)
-    for number in range(8):
-        budget.enter(f"r{number}")
-    budget.claim("r7", 1)
-    (grant,) = budget.settle()
-    assert (grant.opened, budget.left) == (1, 7)
-
-
-def test_scarce_budget_waits_for_earlier_ranks_only() -> None:
-    budget = Budget(1, BudgetSettings(), 1, lambda path, depth: {"r0": 0, "r1": 1}[path])
-    budget.enter("r0")
-    budget.enter("r1")
-    budget.claim("r1", 1)
-    assert budget.settle() == []
-    budget.skip("r0")
-    (grant,) = budget.settle()
-    assert (grant.claim.path, grant.opened) == ("r1", 1)
-
-
-def test_arrival_order_never_waits() -> None:
-    budget = Budget(1, BudgetSettings(order="arrival"), 2, lambda path, depth: {"r0": 0, "r1": 1}[path])
-    budget.enter("r0")
-    budget.enter("r1")
-    assert budget.worth_pausing("r0", 100)
-    budget.claim("r1", 2)
-    (grant,) = budget.settle()
-    assert (grant.opened, grant.note) == (1, "budget spent")
-    assert not budget.worth_pausing("r0", 100)
-
-
-def test_no_fixed_index_is_favoured() -> None:
-    """Defect 5: over many places each of 8 trajectories gets the only branch about equally often."""
-    wins = dict.fromkeys((f"r{number}" for number in range(8)), 0)
-    for place in range(800):
-        mixed = random.Random(place)
-        ranks = {path: mixed.random() for path in wins}
-        budget = Budget(1, BudgetSettings(), 1, lambda path, depth, ranks=ranks: int(ranks[path] * 1e9))
-        for path in wins:
-            budget.enter(path)
-        for path in wins:
-            budget.claim(path, 1)
-        for grant in budget.settle():
-            wins[grant.claim.path] += grant.opened
-    assert sum(wins.values()) == 800
-    assert min(wins.values()) > 60
-
-
-def test_branch_depth_counts_forks_on_the_path() -> None:
-    budget = Budget(9, BudgetSettings(max_forks=1), 1, lambda path, depth: 0)
-    budget.enter("r0")
-    budget.claim("r0", 1)
-    budget.settle()
-    for path in ("r0", "r0/1.1"):
-        budget.claim(path, 1)
-    notes = [(grant.opened, grant.note) for grant in budget.settle()]
-    assert notes == [(0, "max_forks reached")] * 2
-    assert not budget.can_still_open()
-
-
-def test_child_paths_name_their_place() -> None:
-    names = [child_path(p, d, n) for p, d, n in itertools.product(("r0", "r0/1.1"), (1, 2), (1, 2))]
-    assert len(set(names)) == len(names)
-    assert names[0] == "r0/1.1"
+    rule = AepoRule(sharpness=sharpness)
+    found = monitored_initial(rule, total, h_root, h_tools)
+    assert 1 <= found <= total
+    assert monitored_initial(rule, total, h_root + 1, h_tools) >= found

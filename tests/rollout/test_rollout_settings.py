@@ -3,7 +3,17 @@
 import pytest
 from pydantic import ValidationError
 
-from arpo.rollout.settings import BernoulliRule, EntropyRule, EntropySettings, NoBranching, RolloutSettings
+from arpo.rollout.settings import (
+    AepoRule,
+    BernoulliRule,
+    BudgetSettings,
+    EntropyRule,
+    EntropySettings,
+    NoBranching,
+    RandomRule,
+    RolloutSettings,
+    UniformRule,
+)
 
 
 def test_paper_defaults_stand() -> None:
@@ -49,3 +59,80 @@ def test_lookahead_needs_the_state_position() -> None:
 def test_more_minimum_tokens_than_window_is_refused() -> None:
     with pytest.raises(ValidationError, match=r"entropy\.min_tokens"):
         EntropySettings(window=4, min_tokens=5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [
+        ("random", {"entropy_weight": 0.2}),
+        ("random", {"threshold": 0.5}),
+        ("uniform", {"probability": 0.5}),
+        ("reverse", {"penalty": 0.1}),
+        ("credible", {"entropy_threshold": 0.1}),
+        ("entropy", {"min_score": 0.1}),
+        ("none", {"at": "state"}),
+    ],
+)
+def test_an_option_of_another_rule_is_refused_by_name(kind: str, option: dict[str, object]) -> None:
+    (name,) = option
+    with pytest.raises(ValidationError, match=name):
+        RolloutSettings.model_validate({"total": 8, "initial": 8, "branching": {"type": kind, **option}})
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [
+        ("random", {"probability": 0.0}),
+        ("random", {"probability": 1.1}),
+        ("aepo", {"penalty": -0.1}),
+        ("aepo", {"penalty": 1.5}),
+        ("aepo", {"sharpness": -1}),
+    ],
+)
+def test_values_without_sense_are_refused_by_name(kind: str, option: dict[str, object]) -> None:
+    (name,) = option
+    with pytest.raises(ValidationError, match=name):
+        RolloutSettings.model_validate({"branching": {"type": kind, **option}})
+
+
+def test_rules_that_read_no_entropy_look_nowhere_ahead() -> None:
+    for rule in (RandomRule, UniformRule):
+        with pytest.raises(ValidationError, match="reads no entropy"):
+            rule(at="state", lookahead=True)
+
+
+def test_budget_defaults_forbid_nothing() -> None:
+    budget = RolloutSettings().budget
+    assert (budget.order, budget.min_tokens_left) == ("path", 0)
+    assert (budget.per_trajectory_cap, budget.max_forks, budget.max_depth) == (None, None, None)
+    assert RolloutSettings().share_calls == "group"
+
+
+@pytest.mark.parametrize("name", ["per_trajectory_cap", "max_forks", "max_depth"])
+def test_a_limit_of_no_branches_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match=name):
+        BudgetSettings.model_validate({name: 0})
+
+
+def test_unknown_budget_keys_and_orders_are_refused() -> None:
+    with pytest.raises(ValidationError, match="cap"):
+        BudgetSettings.model_validate({"cap": 2})
+    with pytest.raises(ValidationError, match="order"):
+        BudgetSettings.model_validate({"order": "first"})
+
+
+def test_tokens_that_are_never_left_are_refused() -> None:
+    far = {"max_tokens": 100, "budget": {"min_tokens_left": 100}}
+    with pytest.raises(ValidationError, match=r"lower rollout\.budget\.min_tokens_left"):
+        RolloutSettings.model_validate(far)
+    flat = {"initial": 16, "branching": {"type": "none"}}
+    assert not RolloutSettings.model_validate(far | flat).may_branch
+
+
+def test_who_may_branch() -> None:
+    assert RolloutSettings().may_branch
+    assert not RolloutSettings(initial=16).may_branch
+    monitored = RolloutSettings(initial=16, branching=AepoRule())
+    assert monitored.monitors
+    assert monitored.may_branch, "the first trajectory decides how many start from the prompt"
+    assert not RolloutSettings(initial=16, branching=AepoRule(monitor=False)).may_branch

@@ -11,13 +11,13 @@ How much can still come before a claim at depth d? A trajectory whose next decis
 (for Z = 1) at each of the depths e..d, less what the caps forbid (`_most`). At e = d it is Z units if it might rank
 earlier: by its hash for "path"; for "spread" always, since its gain is not known before it has decided.
 
-Is branching still predictable? With "path" a claim's fate depends on earlier ranks alone: on hashes, and on what others
-decided at this depth or above. With "spread" it also depends on the gains of others at the same depth, each read
-before its own branching point. In neither does it depend on anything that its own trajectory or another samples behind
-a branching point at this depth. So splitting weights stay unbiased in expectation for each trajectory's own draws, but
-see `docs/method.md` for what contention between trajectories does to leave-subtree-out baselines. The caps `max_forks`
-and `per_trajectory_cap` look at the path above only, `max_depth` and `min_tokens_left` at the place. "arrival" depends
-on time, and so on the lengths of what others sampled.
+Is branching still predictable? A claim's fate depends on who ranks before it: with "path" on hashes and on what was
+decided at this depth or above, with "spread" also on the gains of others at this depth, each read before its own
+branching point. Nothing that is sampled behind a branching point of this depth plays a part, be it on the claim's own
+trajectory or on another, so splitting weights stay unbiased (enumerated exactly in `study`). That is why depth comes
+before gain: ranking all claims of the finished group by gain would let a late claim of a trajectory decide about an
+early one of its own. `max_forks` and `per_trajectory_cap` look at the path above, `max_depth` and `min_tokens_left` at
+the place. With "arrival" it depends on what happened earlier in time, on any trajectory: predictable, not reproducible.
 """
 
 from collections.abc import Callable
@@ -140,7 +140,7 @@ class Budget:
             self._enter(child_path(path, claim.depth, number), claim.depth + 1, self._forks[path])
         if opened == claim.wanted:
             return Grant(claim, opened, "")
-        capped = self.left > 0 and opened == allowed
+        capped = self._settings.per_trajectory_cap is not None and opened == allowed
         return Grant(claim, opened, "per_trajectory_cap reached" if capped else "budget spent")
 
     def _certain(self, claim: Claim) -> bool:
