@@ -88,6 +88,7 @@ class CompletionServer:
     `logprobs_mode`: "raw_logprobs" or "processed_logprobs"; `token_ids` False: a server that knows no
     `return_token_ids`; `token_names` False: none that knows `return_tokens_as_token_ids`. `eos`: the model's own end
     token, obeyed unless `ignore_eos`. `pace`: seconds per token. `tool_calls`: chat parses calls.
+    `flavour` "sglang": the server says that it is SGLang (0.5) and has `/generate`.
     `in_flight`: requests being answered now; `hung_up`: requests whose client went away before the answer;
     `connections`: those open now.
     """
@@ -108,13 +109,14 @@ class CompletionServer:
         eos: int = END,
         pace: float = 0.0,
         tool_calls: bool = False,
+        flavour: str = "vllm",
         tamper: Tamper = honest,
     ) -> None:
         self.logits, self.decode, self.encode = logits, decode, encode
         self.model, self.key = model, key
         self.max_model_len, self.max_logprobs, self.logprobs_mode = max_model_len, max_logprobs, logprobs_mode
         self.token_ids, self.token_names, self.eos, self.pace = token_ids, token_names, eos, pace
-        self.tool_calls, self.tamper = tool_calls, tamper
+        self.tool_calls, self.flavour, self.tamper = tool_calls, flavour, tamper
         self.requests: list[tuple[str, dict[str, Any] | None]] = []
         self.headers: list[dict[str, str]] = []
         self.in_flight = self.hung_up = self.connections = 0
@@ -263,12 +265,18 @@ class CompletionServer:
     # --- endpoints -----------------------------------------------------------------------------------------------
 
     async def _route(self, method: str, path: str, headers: dict[str, str], request: dict[str, Any] | None) -> Reply:
-        if self.key is not None and path.startswith("/v1") and headers.get("authorization") != f"Bearer {self.key}":
+        if (
+            self.key is not None
+            and path.startswith(("/v1", "/generate"))
+            and headers.get("authorization") != f"Bearer {self.key}"
+        ):
             return Reply(401, {"error": "Unauthorized"})
         if path == "/v1/models" and method == "GET":
             return Reply(body={"object": "list", "data": [self._card()]})
         if path == "/v1/completions" and method == "POST" and request is not None:
             return await self._complete(request)
+        if path == "/generate" and self.flavour == "sglang" and request is not None:
+            return await self._generate(request)
         if path == "/v1/chat/completions" and method == "POST" and request is not None:
             return await self._chat(request)
         return Reply(404, {"detail": "Not Found"})
@@ -278,7 +286,7 @@ class CompletionServer:
             "id": self.model,
             "object": "model",
             "created": 1764446400,
-            "owned_by": "vllm",
+            "owned_by": self.flavour,
             "root": f"/models/{self.model}",
             "parent": None,
             "max_model_len": self.max_model_len,
@@ -324,6 +332,33 @@ class CompletionServer:
                 "kv_transfer_params": None,
             }
         )
+
+    async def _generate(self, request: dict[str, Any]) -> Reply:
+        """SGLang's own endpoint: log-probs by id, after the temperature and before top_p."""
+        prompt, wanted = request["input_ids"], request["sampling_params"]
+        if len(prompt) >= self.max_model_len:
+            return error(400, f"Input length ({len(prompt)} tokens) exceeds the maximum allowed length.")
+        plain = {**wanted, "max_tokens": wanted["max_new_tokens"], "seed": wanted.get("sampling_seed")}
+        tokens, finish, reason = await self._sample(prompt, plain)
+        stopped = {"type": "stop", "matched": self.eos if reason is None else reason}
+        sampled, top = [], []
+        for place, token in enumerate(tokens):
+            logp = self.logp([*prompt, *tokens[:place]], wanted.get("temperature", 1.0))
+            order = np.argsort(-logp, kind="stable")[: request.get("top_logprobs_num", 0)]
+            sampled.append([float(logp[token]), token, None])
+            top.append([[float(logp[i]), int(i), None] for i in order])
+        meta = {
+            "id": "0",
+            "finish_reason": stopped if finish == "stop" else {"type": "length", "length": len(tokens)},
+            "prompt_tokens": len(prompt),
+            "weight_version": "default",
+            "output_token_logprobs": sampled,
+            "output_token_logprobs_length": len(sampled),
+            "output_top_logprobs": top,
+            "completion_tokens": len(tokens),
+            "cached_tokens": 0,
+        }
+        return Reply(body={"text": self.decode(tokens), "output_ids": tokens, "meta_info": meta})
 
     async def _chat(self, request: dict[str, Any]) -> Reply:
         """A turn of chat: sampled text, or one call of the first tool where `tool_calls` says that calls are parsed."""

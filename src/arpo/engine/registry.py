@@ -15,9 +15,17 @@ def needs_module(settings: EngineSettings) -> bool:
     return isinstance(settings, LocalSettings)
 
 
-def build(settings: EngineSettings, model: ModelSettings, tokenizer: Any, module: Any | None) -> Engine:
+def build(
+    settings: EngineSettings,
+    model: ModelSettings,
+    tokenizer: Any,
+    module: Any | None,
+    *,
+    vocab_size: int | None = None,
+) -> Engine:
     """The engine that `settings` describe. `module`: the policy's own, or None where `needs_module` is False.
 
+    `vocab_size`: tokens in the policy's distribution, where it is known.
     Raises ArpoError, or EngineDownError where a server does not answer.
     """
     if isinstance(settings, LocalSettings):
@@ -27,7 +35,7 @@ def build(settings: EngineSettings, model: ModelSettings, tokenizer: Any, module
     if isinstance(settings, OpenAISettings):
         from arpo.engine.openai import OpenAIEngine
 
-        return OpenAIEngine(tokenizer, settings)  # type: ignore[return-value]
+        return OpenAIEngine(tokenizer, settings, vocab_size=vocab_size)
     from arpo.engine.vllm import VllmEngine
 
     return VllmEngine(model, tokenizer, settings, module)  # type: ignore[return-value]

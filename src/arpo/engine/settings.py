@@ -1,6 +1,7 @@
 """Which policy to load and how to run it."""
 
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
@@ -102,12 +103,17 @@ class LocalSettings(Frozen):
 
 
 class OpenAISettings(Frozen):
-    """A server that speaks the OpenAI completions protocol: `vllm serve`, SGLang and others."""
+    """A server that takes and gives token ids: `vllm serve`, SGLang and others that extend the OpenAI completions
+    protocol as vLLM does."""
 
     type: Literal["openai"] = "openai"
 
     base_url: str = "http://127.0.0.1:8000/v1"
     """Up to and including the version, as clients want it."""
+
+    api: Literal["openai", "sglang"] = "openai"
+    """"openai": completions with vLLM's extensions; "sglang": SGLang's own /generate, the only one of its endpoints
+    that names top log-probs by id."""
 
     served_model: str | None = None
     """Name of the model at the server; None: the only one that it serves."""
@@ -116,19 +122,41 @@ class OpenAISettings(Frozen):
     """Environment variable that holds the key. Without it no key is sent."""
 
     top_k: int = Field(20, ge=0)
-    """Log-probs asked for per token, from which entropies are bracketed; 0: none, and no entropies."""
+    """Log-probs asked for per token, from which entropies are bracketed; 0: none, and entropies are estimated by minus
+    the log-prob of the token sampled."""
+
+    vocab_size: int | None = Field(None, ge=2)
+    """Tokens in the model's distribution, for the upper end of the brackets; None: what the model's configuration says,
+    or as many as its tokenizer has."""
 
     concurrency: int = Field(64, ge=1)
     """Requests in flight at once."""
 
     timeout: float = Field(600.0, gt=0)
-    """Seconds for one request."""
+    """Seconds for one request. One that takes longer is cancelled and sent once more."""
 
     retries: int = Field(5, ge=0)
     """Times that a request is sent again after 429, 5xx or a lost connection, with full-jitter back-off."""
 
+    breaker: int = Field(3, ge=1)
+    """Requests in a row that failed in spite of their retries, after which the server is taken for dead and the rollout
+    ends."""
+
     max_context: int | None = Field(None, ge=2)
     """Longest sequence; None: what the server says."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_plain(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"base_url = {url!r} is no http:// or https:// address; it looks like http://HOST:PORT/v1")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise ValueError(
+                "base_url must hold neither a name, a password, a query nor a fragment; a key goes into the "
+                "environment variable that key_variable names"
+            )
+        return url
 
 
 class VllmSettings(Frozen):
