@@ -74,11 +74,12 @@ class Contact:
         except ValueError:
             raise no_json(self, response) from None
 
-    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Send `body` to `base/path` and return the JSON object that answers it; Trouble if none does."""
-        answer = self.read(self.ask(f"{self.base}/{path}", body))
+    def post(self, path: str, body: dict[str, Any], *, at_root: bool = False) -> dict[str, Any]:
+        """Send `body` to `base` + `path` (`at_root`: base without /v1) and return the JSON object that answers it."""
+        base = self.base.removesuffix("/v1") if at_root else self.base
+        answer = self.read(self.ask(f"{base}{path}", body))
         if not isinstance(answer, dict):
-            raise Trouble(f"/{path} answers with a {type(answer).__name__} instead of a JSON object", self.speaks)
+            raise Trouble(f"{path} answers with a {type(answer).__name__} instead of a JSON object", self.speaks)
         return answer
 
     def peek(self, path: str) -> Any:

@@ -12,8 +12,8 @@ from typing import Any
 
 from arpo.config import engine_probes as probes
 from arpo.config.doctor import Finding
+from arpo.config.engine_answer import Visit, ask, first_choice
 from arpo.config.engine_contact import Contact, Patience
-from arpo.config.engine_probes import Visit, first_choice
 from arpo.config.engine_trouble import Trouble, parse_address, proxy_variable
 from arpo.engine.http import is_loopback
 
@@ -107,7 +107,7 @@ def _base_path(visit: Visit) -> str:
     if code in (401, 403):
         return f"{contact.base} is guarded"
     if code == 404 and visit.wanted is not None:  # some gateways list nothing, and answer nevertheless
-        contact.post("completions", {"model": visit.wanted, "prompt": probes.PROMPT, "max_tokens": 1})
+        contact.post("/completions", {"model": visit.wanted, "prompt": probes.PROMPT, "max_tokens": 1})
         return f"{contact.base}, which lists no models"
     contact.read(visit.listed)
     return contact.base
@@ -139,7 +139,8 @@ def _model(visit: Visit) -> str:
         raise Trouble(f"{len(cards)} models are served and none is chosen: {names}", fix)
     visit.model = visit.wanted or next(iter(cards))
     visit.card = cards[visit.model]
-    return visit.model
+    visit.sglang = visit.card.get("owned_by") == "sglang"
+    return f"{visit.model}{' at SGLang: give a run engine.api=sglang' if visit.sglang else ''}"
 
 
 def _cards(visit: Visit) -> dict[str, dict[str, Any]]:
@@ -171,7 +172,7 @@ def _chat(visit: Visit) -> str:
 def _message(visit: Visit, said: str, **options: Any) -> dict[str, Any]:
     messages = [{"role": "user", "content": said}]
     body = {"model": visit.model, "messages": messages, "max_tokens": 48, "temperature": 0.0, **options}
-    message = first_choice(visit.contact.post("chat/completions", body)).get("message")
+    message = first_choice(visit.contact.post("/chat/completions", body)).get("message")
     if not isinstance(message, dict):
         raise Trouble("the chat answer has no `message`", visit.contact.speaks)
     return message
@@ -216,7 +217,7 @@ def _weights(visit: Visit) -> str:
 def _prefix_cache(visit: Visit) -> str:
     prompt = (visit.prompt_ids * 300)[: min(300, (visit.context or 600) // 2)]
     for _ in range(2):
-        usage = probes.ask(visit, prompt, 1).usage
+        usage = ask(visit, prompt, 1).usage
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
     if cached:
         return f"on: {cached} of {len(prompt)} tokens of a repeated prompt came from it"

@@ -8,13 +8,11 @@ Shape suffixes: T positions of an answer, K alternatives per position.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import numpy as np
 
-from arpo.config.engine_contact import Contact
+from arpo.config.engine_answer import Choice, Visit, ask, read_choice
 from arpo.config.engine_trouble import Trouble
 from arpo.engine.settings import OpenAISettings
 from arpo.engine.topk import bracket
@@ -23,102 +21,16 @@ PROMPT = "Question: Which city is the capital of France? Answer:"
 TOP_K = int(OpenAISettings.model_fields["top_k"].default)
 LEAST_TOP_K = 5
 
-_IDS = {"return_token_ids": True}
-_NAMES = {"return_tokens_as_token_ids": True}
 _LARGEST_VOCABULARY = 1 << 18
 _NOTHING = -1000.0  # servers write minus infinity as a large negative number
 _SERVERS = "use a server that returns them, such as `vllm serve`"
 
 
-@dataclass
-class Visit:
-    """One walk along the chain, and what was learnt on the way."""
-
-    contact: Contact
-    wanted: str | None
-    listing: httpx.Response | None = None
-    model: str = ""
-    card: dict[str, Any] = field(default_factory=dict)
-    prompt_ids: list[int] = field(default_factory=list)
-    context: int | None = None
-    top_k: int = 0
-    logp_TK: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
-
-    @property
-    def listed(self) -> httpx.Response:
-        """What `GET /models` answered; the chain asks for it first."""
-        assert self.listing is not None
-        return self.listing
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The first choice of an answer. `ids`, `prompt_ids` and `logprobs` are None where the server gives none."""
-
-    text: str
-    finish: str | None
-    ids: list[int] | None
-    prompt_ids: list[int] | None
-    logprobs: dict[str, Any] | None
-    usage: dict[str, Any]
-
-
-def ask(visit: Visit, prompt: str | list[int], max_tokens: int, **options: Any) -> Choice:
-    """One completion, greedy unless `options` say otherwise."""
-    body = {"model": visit.model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0.0, **options}
-    return read_choice(visit.contact.post("completions", body))
-
-
-def read_choice(answer: dict[str, Any]) -> Choice:
-    """The first choice of a completions answer; Trouble if it is not shaped like one."""
-    choice = first_choice(answer)
-    if not isinstance(choice.get("text"), str):
-        detail = f"the completion has no `text`; it has {_keys(choice)}"
-        raise Trouble(detail, "use the server's completions endpoint, not its chat endpoint")
-    usage, logprobs = answer.get("usage"), choice.get("logprobs")
-    return Choice(
-        choice["text"],
-        choice.get("finish_reason"),
-        _token_ids(choice),
-        _integers(choice.get("prompt_token_ids")),
-        logprobs if isinstance(logprobs, dict) else None,
-        usage if isinstance(usage, dict) else {},
-    )
-
-
-def first_choice(answer: dict[str, Any]) -> dict[str, Any]:
-    """`answer["choices"][0]`; Trouble if there is none."""
-    choices = answer.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        detail = f"the answer has no `choices`; it has {_keys(answer)}"
-        raise Trouble(detail, "give the address of a server (or gateway) that speaks the OpenAI protocol unchanged")
-    return choices[0]
-
-
-def _keys(answer: dict[str, Any]) -> str:
-    return ", ".join(list(answer)[:6]) or "nothing"
-
-
-def _integers(value: Any) -> list[int] | None:
-    return value if isinstance(value, list) and all(type(item) is int for item in value) else None
-
-
-def _token_ids(choice: dict[str, Any]) -> list[int] | None:
-    """From `token_ids`, else from log-probs whose tokens are named `token_id:N`."""
-    ids = _integers(choice.get("token_ids"))
-    names = (choice.get("logprobs") or {}).get("tokens") if ids is None else None
-    if isinstance(names, list) and all(isinstance(name, str) and name.startswith("token_id:") for name in names):
-        return [int(name.removeprefix("token_id:")) for name in names]
-    return ids
-
-
-# --- the probes -------------------------------------------------------------------------------------------------------
-
-
 def completions(visit: Visit) -> str:
     """The plain completion that everything else builds on."""
+    body = {"model": visit.model, "prompt": PROMPT, "max_tokens": 8}
     try:
-        choice = ask(visit, PROMPT, 8)
+        choice = read_choice(visit.contact.post("/completions", body))
     except Trouble as trouble:
         if trouble.code != 404:
             raise
@@ -129,11 +41,15 @@ def completions(visit: Visit) -> str:
 
 def token_ids_out(visit: Visit) -> str:
     """Ids of what was sampled: by `return_token_ids`, or as names of log-probs."""
-    choice = ask(visit, PROMPT, 8, logprobs=1, **_IDS, **_NAMES)
+    try:
+        choice = ask(visit, PROMPT, 8)
+    except Trouble:
+        visit.plain = True  # the probes of log-probs can do without
+        raise
     if not choice.ids:
         raise Trouble(
             "the answer has no token ids, and text must never be tokenised again",
-            "use a server that knows return_token_ids, such as vLLM 0.10.2 or newer",
+            "use a server that knows return_token_ids, such as vLLM 0.10.2 or newer, or SGLang",
         )
     counted = choice.usage.get("completion_tokens", len(choice.ids))
     if counted != len(choice.ids):
@@ -146,7 +62,7 @@ def token_ids_out(visit: Visit) -> str:
 def token_ids_in(visit: Visit) -> str:
     """A prompt of ids reaches the model as it is."""
     sent = visit.prompt_ids
-    choice = ask(visit, sent, 1, logprobs=1, **_IDS, **_NAMES)
+    choice = ask(visit, sent, 1)
     got = len(choice.prompt_ids) if choice.prompt_ids is not None else choice.usage.get("prompt_tokens")
     if got is None:
         raise Trouble("the server does not say what became of a prompt of token ids", _SERVERS, "missing")
@@ -178,11 +94,11 @@ def _with_alternatives(visit: Visit) -> tuple[Choice, int]:
     """A sampled answer with as many alternatives as the server grants, and how many were asked for."""
     for asked in (TOP_K, LEAST_TOP_K):
         try:
-            return ask(visit, PROMPT, 16, temperature=1.0, seed=0, logprobs=asked, **_NAMES, **_IDS), asked
+            return ask(visit, PROMPT, 16, temperature=1.0, top_k=asked), asked
         except Trouble as trouble:
             if trouble.code not in (400, 422):
                 raise
-    return ask(visit, PROMPT, 16, temperature=1.0, seed=0, logprobs=1, **_NAMES, **_IDS), 1
+    return ask(visit, PROMPT, 16, temperature=1.0), 1
 
 
 def _is_number(value: Any) -> bool:
@@ -203,7 +119,7 @@ def natural_logs(visit: Visit) -> str:
     largest = float(np.exp(visit.logp_TK).sum(axis=1).max(initial=0.0))
     if visit.logp_TK.size == 0:
         raise Trouble("no alternatives (`top_logprobs`) to sum up", "", "not checked")
-    if largest > 1.01:
+    if largest > 1.001:
         detail = f"the exponentials of one token's log-probs sum to {largest:.3g}, more than 1: no natural logarithms"
         raise Trouble(detail, "start the server so that it returns them: vLLM with --logprobs-mode processed_logprobs")
     return f"exponentials sum to {largest:.3f} at the most"
@@ -225,7 +141,7 @@ def entropy(visit: Visit) -> str:
         raise Trouble("some of the likeliest tokens have no probability: the server truncates the distribution", fix)
     low_T, high_T = bracket(visit.logp_TK, _LARGEST_VOCABULARY)
     if low_T.max() < 1e-6 or (len(low_T) > 1 and np.ptp(low_T) < 1e-9):
-        detail = f"the entropy is {low_T.max():.3g} at every token: log-probs are missing or truncated"
+        detail = f"the entropy is {abs(low_T.max()):.3g} at every token: log-probs are missing or truncated"
         raise Trouble(detail, "switch off top-k, top-p, guided decoding and caches of answers at the server")
     half = float((high_T - low_T).mean()) / 2
     return f"{low_T.min():.2f} to {high_T.max():.2f} nats over {len(low_T)} tokens, known to ±{half:.2f} on average"
@@ -253,7 +169,7 @@ def temperature(visit: Visit) -> str:
 
 def _same_tokens(visit: Visit, heat: float) -> dict[str, float]:
     """Alternatives of the first token after the prompt, which depend on nothing that was sampled."""
-    choice = ask(visit, PROMPT, 1, temperature=heat, logprobs=min(visit.top_k, TOP_K), **_NAMES)
+    choice = ask(visit, PROMPT, 1, temperature=heat, top_k=visit.top_k)
     rows: Sequence[Any] = (choice.logprobs or {}).get("top_logprobs") or [{}]
     return {name: value for name, value in (rows[0] or {}).items() if _is_number(value) and value > _NOTHING}
 
@@ -261,7 +177,7 @@ def _same_tokens(visit: Visit, heat: float) -> dict[str, float]:
 def stop_strings(visit: Visit) -> str:
     """A stop string ends the answer at the token that completes it, and that token is in the ids."""
     stop, wanted_ids = _some_stop_string(visit)
-    choice = ask(visit, PROMPT, len(wanted_ids) + 8, stop=[stop], logprobs=1, **_IDS, **_NAMES)
+    choice = ask(visit, PROMPT, len(wanted_ids) + 8, stop=(stop,))
     if choice.finish != "stop":
         detail = f"stop strings are ignored: the answer goes on beyond {stop!r} (finish reason {choice.finish!r})"
         raise Trouble(detail, "use a server that obeys `stop` in completions, such as `vllm serve`")
@@ -277,7 +193,7 @@ def stop_strings(visit: Visit) -> str:
 def _some_stop_string(visit: Visit) -> tuple[str, list[int]]:
     """A string that the greedy answer first contains after n tokens, and the ids of these n tokens."""
     for count in (6, 4, 2):
-        longer, shorter = (ask(visit, PROMPT, n, logprobs=1, **_IDS, **_NAMES) for n in (count, count - 1))
+        longer, shorter = (ask(visit, PROMPT, n) for n in (count, count - 1))
         start = len(shorter.text) if longer.text.startswith(shorter.text) else 0
         stops = (longer.text[place:] for place in range(start, -1, -1))
         stop = next((stop for stop in stops if stop and stop not in shorter.text), None)

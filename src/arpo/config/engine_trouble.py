@@ -75,7 +75,7 @@ def _exempts(entry: str, host: str) -> bool:
 
 def no_answer(contact: "Contact", error: httpx.HTTPError) -> Trouble:
     """Why a request got no answer at all."""
-    for describe in (_proxy_refuses, _too_late, _nobody_there, _wrong_scheme):
+    for describe in (_proxy_refuses, _wrong_scheme, _too_late, _nobody_there):
         trouble = describe(contact, error)
         if trouble is not None:
             return trouble
@@ -86,9 +86,11 @@ def no_answer(contact: "Contact", error: httpx.HTTPError) -> Trouble:
 
 
 def _proxy_refuses(contact: "Contact", error: httpx.HTTPError) -> Trouble | None:
-    if not isinstance(error, httpx.ProxyError):
+    """With a proxy on the way it is the proxy that is looked up and connected to."""
+    name = None if is_loopback(contact.base) else proxy_variable(contact.parts)
+    connecting = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)) and not _cause(error, ssl.SSLError)
+    if name is None or not (connecting or isinstance(error, httpx.ProxyError)):
         return None
-    name = proxy_variable(contact.parts) or "the environment"
     fix = f"mend {name}, or add {contact.parts.hostname} to NO_PROXY"
     return Trouble(f"the proxy of {name} does not let the request through: {error}", fix)
 
@@ -114,16 +116,19 @@ def _nobody_there(contact: "Contact", error: httpx.HTTPError) -> Trouble | None:
 
 
 def _wrong_scheme(contact: "Contact", error: httpx.HTTPError) -> Trouble | None:
-    secure = contact.parts.scheme == "https"
-    certificate = _cause(error, ssl.SSLCertVerificationError)
+    secure, broken_off = contact.parts.scheme == "https", (httpx.RemoteProtocolError, httpx.ReadError)
+    certificate, handshake = _cause(error, ssl.SSLCertVerificationError), _cause(error, ssl.SSLError)
     if isinstance(certificate, ssl.SSLCertVerificationError):
         detail = f"the certificate of {contact.place} is not trusted: {certificate.verify_message}"
         return Trouble(detail, "set SSL_CERT_FILE to the certificate of the authority that signed it")
-    if secure and _cause(error, ssl.SSLError):
+    if secure and (handshake or isinstance(error, httpx.ConnectTimeout)) and _speaks_http(contact):
+        detail = f"the address says https, but {contact.place} speaks plain http"
+        return Trouble(detail, f"use {_other_scheme(contact)}")
+    if handshake:
         return Trouble(
-            f"the address says https, but {contact.place} does not speak TLS", f"use {_other_scheme(contact)}"
+            f"no TLS handshake with {contact.place}: {error}", "check the port, and the versions of TLS there"
         )
-    if not secure and isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError)) and _speaks_tls(contact):
+    if not secure and isinstance(error, broken_off) and _speaks_tls(contact):
         return _needs_tls(contact)
     return None
 
@@ -140,15 +145,25 @@ def _other_scheme(contact: "Contact") -> str:
 def _speaks_tls(contact: "Contact") -> bool:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    host, port = contact.parts.hostname or "", contact.parts.port or 80
     try:
-        with (
-            socket.create_connection((host, port), contact.patience.connect) as plain,
-            context.wrap_socket(plain, server_hostname=host),
-        ):
+        with _plain(contact) as plain, context.wrap_socket(plain, server_hostname=contact.parts.hostname):
             return True
     except OSError:
         return False
+
+
+def _speaks_http(contact: "Contact") -> bool:
+    try:
+        with _plain(contact) as plain:
+            plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            return plain.recv(5) == b"HTTP/"
+    except OSError:
+        return False
+
+
+def _plain(contact: "Contact") -> socket.socket:
+    port = contact.parts.port or {"http": 80, "https": 443}[contact.parts.scheme]
+    return socket.create_connection((contact.parts.hostname or "", port), contact.patience.connect)
 
 
 def _cause(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
