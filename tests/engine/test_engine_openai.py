@@ -114,6 +114,21 @@ async def test_equal_seeds_draw_equal_tokens_and_every_64_bit_seed_is_taken() ->
         assert all(0 <= request["seed"] < 1 << 63 for _, request in server.requests)
 
 
+async def test_what_the_server_found_in_its_cache_is_counted_where_it_says_so() -> None:
+    def cached(path: str, request: Any, reply: Reply) -> Reply:
+        if path.endswith("completions"):
+            reply.body["usage"]["prompt_tokens_details"] = {"cached_tokens": 3}
+        return reply
+
+    with served() as (server, engine):
+        await engine.sample(encode("why?"), SampleParams(5), 7)
+        assert (engine.stats.calls, engine.stats.prefix_tokens, engine.stats.sampled_tokens) == (1, 4, 5)
+        assert engine.stats.computed_tokens == engine.stats.reused_tokens == 0
+        server.tamper = cached
+        await closed(engine, engine.sample(encode("why?"), SampleParams(5), 7))
+        assert (engine.stats.reused_tokens, engine.stats.prefilled_tokens, engine.stats.computed_tokens) == (3, 1, 5)
+
+
 async def test_nothing_that_bends_the_distribution_is_left_to_the_server() -> None:
     with served() as (server, engine):
         await closed(engine, engine.sample(encode("why?"), SampleParams(2), 7))

@@ -241,10 +241,12 @@ class OpenAIEngine:
         )
 
     def _count(self, ask: Ask, answer: Answer) -> None:
-        """What of the prefix the server computed, if it says."""
+        """What the server computed, if it says: what of the prefix it had to, and each new token but the last."""
         if answer.cached is not None:
+            fresh = len(ask.tokens) - answer.cached
             self.stats.reused_tokens += answer.cached
-            self.stats.prefilled_tokens += len(ask.tokens) - answer.cached
+            self.stats.prefilled_tokens += fresh
+            self.stats.computed_tokens += fresh + len(answer.tokens) - 1
 
     def _decode(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
