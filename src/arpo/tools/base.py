@@ -1,6 +1,6 @@
 """The tool contract."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -63,4 +63,6 @@ class Tool(Protocol):
     parameters: Mapping[str, Any]
     """JSON schema of the arguments."""
 
-    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult: ...
+    def call(
+        self, arguments: Mapping[str, Any], context: ToolContext
+    ) -> Awaitable[ToolResult | str] | ToolResult | str: ...

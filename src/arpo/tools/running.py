@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 MAX_HELD = 256
 """Calls of one tool that were given up and still run; with more, the tool is out of order."""
 
+_TICK = 0.01
+"""Seconds after which a call that is off the clock is looked at again."""
+
 
 class TimeUp(Exception):  # noqa: N818 - not an error of the machinery
     """The call's time limit came before its result."""
@@ -135,12 +138,15 @@ class Calls:
         return Running(name, watch, future, worker)
 
     async def _done_in_time(self, call: Running) -> bool:
-        while not call.future.done():
-            left = self.limit.timeout - call.watch.used()
-            if left <= 0 and call.watch.stopped is None:
+        """Wait for the call until its time is up; however late it is, it has had the chance to start."""
+        watch, limit = call.watch, self.limit.timeout
+        while True:
+            least = 0.0 if watch.stopped is None else _TICK
+            await asyncio.wait((call.future,), timeout=max(limit - watch.used(), least))
+            if call.future.done():
+                return True
+            if watch.stopped is None and watch.used() >= limit:
                 return False
-            await asyncio.wait((call.future,), timeout=left if call.watch.stopped is None else max(left, 0.01))
-        return True
 
     async def _end(self, call: Running) -> None:
         """Cancel the call, give it its grace, and give it up if it does not end."""
