@@ -79,7 +79,7 @@ def build_policy(config: Config, tasks: Sequence[Task] = (), *, trains: bool = F
     model, tokenizer, vocab_size = _weights(config, trains)
     refuse_unbacked_vocabulary(config.model.path, tokenizer, toolbox.names)
     dialect = build_dialect(config.protocol, tokenizer, toolbox.tools)
-    engine = build_engine(config.engine, config.model, tokenizer, model)
+    engine = build_engine(config.engine, config.model, tokenizer, model, vocab_size=vocab_size)
     return Policy(model, tokenizer, Agent(engine, dialect, toolbox, vocab_size))
 
 
