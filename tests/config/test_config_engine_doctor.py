@@ -20,7 +20,8 @@ from arpo.config.engine_doctor import CHAIN, examine_engine
 
 QUICK = Patience(connect=2.0, answer=5.0)
 NAMES = ["address", *(link.name for link in CHAIN)]
-OPTIONAL = {"proxy", "temperature", "context length", "prefix cache", "weight transfer", "chat", "tool calls"}
+OPTIONAL = {"proxy", "stop strings", "temperature", "context length", "prefix cache", "weight transfer"}
+OPTIONAL |= {"chat", "tool calls"}
 KEY = "sk-do-not-print-me"
 
 Body = dict[str, Any]
@@ -59,7 +60,7 @@ def extras(asked: str, request: Body | None, reply: Reply) -> Reply:
     if asked == "/version":
         return Reply(body={"version": "0.32.0"})
     if asked == "/openapi.json":
-        return Reply(body={"paths": {"/update_weights": {}, "/init_weight_transfer_engine": {}, "/health": {}}})
+        return Reply(body={"paths": {"/collective_rpc": {}, "/update_weight_version": {}, "/health": {}}})
     if asked == "/v1/completions" and reply.status == 200:
         reply.body["usage"]["prompt_tokens_details"] = {"cached_tokens": 256}
     return reply
@@ -105,7 +106,8 @@ def test_a_healthy_server_is_fit_in_every_link() -> None:
     assert found["context length"].detail == "4,096 tokens"
     assert found["top-K"].detail == "20 log-probs per token"
     assert "256 of 300" in found["prefix cache"].detail
-    assert "/update_weights" in found["weight transfer"].detail
+    assert found["weight transfer"].detail == "/collective_rpc, /update_weight_version"
+    assert found["temperature"].detail.endswith("(processed), and cut by top_p: leave rollout.top_p at 1")
     assert found["tool calls"].detail == "1 well-formed"
 
 
@@ -126,6 +128,17 @@ def test_what_a_plain_server_lacks_breaks_nothing() -> None:
     holds(found["weight transfer"], "missing", "no endpoints", "VLLM_SERVER_DEV_MODE=1")
     holds(found["tool calls"], "missing", "--tool-call-parser", "a rollout needs neither")
     assert found["chat"].status == "ok"
+
+
+def test_sglang_is_asked_in_its_own_protocol() -> None:
+    with CompletionServer(flavour="sglang") as server:
+        found = examine(server.url)
+        assert {path for path, body in server.requests if body and "top_logprobs_num" in body} == {"/generate"}
+    assert not broken(list(found.values()))
+    assert found["model"].detail == "toy at SGLang: give a run engine.api=sglang"
+    assert {found[name].status for name in ("token ids in", "top-K", "entropy", "stop strings", "temperature")} == {
+        "ok"
+    }
 
 
 # --- the address and the way there ------------------------------------------------------------------------------------

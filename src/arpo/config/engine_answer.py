@@ -14,7 +14,7 @@ from arpo.config.engine_contact import Contact
 from arpo.config.engine_trouble import Trouble
 from arpo.engine.completions import Ask, Completions, Generate
 
-_PLAIN = ("model", "prompt", "max_tokens", "temperature", "stop", "logprobs")
+_PLAIN = ("model", "prompt", "max_tokens", "temperature", "top_p", "stop", "logprobs")
 
 
 @dataclass
@@ -58,15 +58,16 @@ def ask(
     max_tokens: int,
     *,
     temperature: float = 0.0,
+    top_p: float = 1.0,
     top_k: int = 1,
     stop: tuple[str, ...] = (),
 ) -> Choice:
     """One completion, asked for in the engine's own words; greedy unless told otherwise."""
-    wanted = Ask([], max_tokens, temperature, stop=stop, top_k=top_k)
+    ids = list(prompt.encode()) if isinstance(prompt, str) else prompt  # any small ids will do where text cannot go
+    wanted = Ask(ids, max_tokens, temperature, top_p, stop=stop, top_k=top_k)
     if visit.sglang:
-        name = "text" if isinstance(prompt, str) else "input_ids"
-        body = {key: value for key, value in Generate().body(visit.model, wanted).items() if key != "input_ids"}
-        return read_choice(_as_completion(visit.contact.post("/generate", {**body, name: prompt}, at_root=True)))
+        body = Generate().body(visit.model, wanted)
+        return read_choice(_as_completion(visit.contact.post("/generate", body, at_root=True)))
     body = {**Completions().body(visit.model, wanted), "prompt": prompt}
     if visit.plain:
         body = {name: body[name] for name in _PLAIN}

@@ -17,7 +17,7 @@ from arpo.config.engine_contact import Contact, Patience
 from arpo.config.engine_trouble import Trouble, parse_address, proxy_variable
 from arpo.engine.http import is_loopback
 
-_WEIGHTS = ("/init_weight_transfer_engine", "/update_weights", "/update_weights_from_disk")
+_WEIGHTS = ("/collective_rpc", "/update_weight_version", "/update_weights", "/init_weight_transfer_engine")
 _CONTEXT = ("max_model_len", "context_length", "context_window", "max_context_length")
 _SEARCH = {
     "type": "function",
@@ -204,12 +204,11 @@ def _json(text: str) -> Any:
 
 
 def _weights(visit: Visit) -> str:
-    contact = visit.contact
-    spec = contact.peek("openapi.json")
+    spec = visit.contact.peek("openapi.json")
     paths = spec.get("paths", {}) if isinstance(spec, dict) else {}
     found = [path for path in _WEIGHTS if path in paths]
     if not found:
-        fix = "start vLLM with VLLM_SERVER_DEV_MODE=1 and --weight-transfer-config to publish weights to it"
+        fix = "to train with it, start vLLM with VLLM_SERVER_DEV_MODE=1, where nobody else reaches it"
         raise Trouble("no endpoints that take new weights", fix, "missing")
     return ", ".join(found)
 
@@ -242,7 +241,7 @@ CHAIN: tuple[Link, ...] = (
     Link("natural logs", probes.natural_logs, ("log-probs",)),
     Link("top-K", probes.alternatives, ("log-probs",)),
     Link("entropy", probes.entropy, ("natural logs", "top-K")),
-    Link("stop strings", probes.stop_strings, ("token ids out",)),
+    Link("stop strings", probes.stop_strings, ("token ids out",), required=False),
     Link("temperature", probes.temperature, ("entropy",), required=False),
     Link("context length", _context, ("model",), required=False),
     Link("prefix cache", _prefix_cache, ("token ids in",), required=False),

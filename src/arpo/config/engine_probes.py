@@ -158,7 +158,9 @@ def temperature(visit: Visit) -> str:
         raise Trouble("too few alternatives in common to tell", "", "not checked")
     slope = float(dx_K @ dy_K / (dx_K @ dx_K))
     if abs(slope - 2) < 0.1:
-        return "log-probs are those at the sampling temperature (processed)"
+        cut = len(_same_tokens(visit, 1.0, top_p=0.01)) < len(first_K)
+        advice = ", and cut by top_p: leave rollout.top_p at 1" if cut else ""
+        return f"log-probs are those at the sampling temperature (processed){advice}"
     if abs(slope - 1) < 0.1:
         detail = "log-probs are raw: those at temperature 1, whatever the sampling temperature"
         fix = "start vLLM with --logprobs-mode processed_logprobs, or leave rollout.temperature at 1"
@@ -167,9 +169,9 @@ def temperature(visit: Visit) -> str:
     raise Trouble(detail, "switch off penalties and other sampling defaults at the server")
 
 
-def _same_tokens(visit: Visit, heat: float) -> dict[str, float]:
+def _same_tokens(visit: Visit, heat: float, top_p: float = 1.0) -> dict[str, float]:
     """Alternatives of the first token after the prompt, which depend on nothing that was sampled."""
-    choice = ask(visit, PROMPT, 1, temperature=heat, top_k=visit.top_k)
+    choice = ask(visit, PROMPT, 1, temperature=heat, top_p=top_p, top_k=visit.top_k)
     rows: Sequence[Any] = (choice.logprobs or {}).get("top_logprobs") or [{}]
     return {name: value for name, value in (rows[0] or {}).items() if _is_number(value) and value > _NOTHING}
 
@@ -179,7 +181,7 @@ def stop_strings(visit: Visit) -> str:
     stop, wanted_ids = _some_stop_string(visit)
     choice = ask(visit, PROMPT, len(wanted_ids) + 8, stop=(stop,))
     if choice.finish != "stop":
-        detail = f"stop strings are ignored: the answer goes on beyond {stop!r} (finish reason {choice.finish!r})"
+        detail = f"stop strings are ignored: the answer goes on beyond {stop!r}, and every call pays for what follows"
         raise Trouble(detail, "use a server that obeys `stop` in completions, such as `vllm serve`")
     ids = choice.ids or []
     if ids == wanted_ids:
