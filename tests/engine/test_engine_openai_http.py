@@ -179,6 +179,21 @@ async def test_a_refused_request_is_its_own_fault(code: int) -> None:
         assert watch.pauses == []
 
 
+async def test_a_server_that_refuses_everything_is_given_up() -> None:
+    with served(breaker=1) as (server, engine, _):
+        server.tamper = first(9, status(400))
+        for _ in range(9):
+            assert isinstance(await failing(engine), RefusedError)
+        await sample(engine)
+        server.tamper = first(10, status(400))
+        for _ in range(9):
+            assert isinstance(await failing(engine), RefusedError)
+        trouble = await failing(engine)
+        assert isinstance(trouble, EngineDownError)
+        assert "10 requests refused in a row" in str(trouble)
+        await engine.close()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -2,7 +2,8 @@
 
 The breaker counts requests that failed after all their retries, not attempts: a server that restarts costs nobody more
 than a pause, however many requests were in flight. After `threshold` such failures in a row everybody is refused at
-once; after `cooldown` seconds one request may try whether the server is back.
+once; after `cooldown` seconds one request may try whether the server is back. A refusal says that the server is well,
+but ten times as many refusals and nothing else mean that it will have none of this run.
 
 Full jitter: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 """
@@ -16,6 +17,10 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 
 from arpo.errors import EngineDownError, EngineError
+
+
+_MANY = 10
+"""So many times the threshold of refusals in a row open the breaker, too."""
 
 
 class RefusedError(EngineError):
@@ -63,6 +68,7 @@ class Breaker:
     cooldown: float = 30.0
     clock: Clock = field(default_factory=Clock)
     failures: int = 0
+    refusals: int = 0
     reason: str = ""
     opened: float | None = None
     probing: bool = False
@@ -73,8 +79,11 @@ class Breaker:
         self.check(admitting=True)
         try:
             yield
-        except RefusedError:
-            self._close()
+        except RefusedError as error:
+            self._close(refused=True)
+            if self.refusals >= _MANY * self.threshold:
+                self._open(f"{error} ({self.refusals} requests refused in a row)")
+                raise EngineDownError(self.reason) from error
             raise
         except BreakerOpenError:
             raise
@@ -108,5 +117,6 @@ class Breaker:
     def _open(self, reason: str) -> None:
         self.opened, self.reason, self.probing = self.clock.now(), reason, False
 
-    def _close(self) -> None:
+    def _close(self, *, refused: bool = False) -> None:
+        self.refusals = self.refusals + 1 if refused else 0
         self.failures, self.opened, self.probing = 0, None, False
