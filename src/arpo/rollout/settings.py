@@ -110,11 +110,15 @@ class AepoRule(WeightedRule):
     l: branchings in a row directly before this one on the path. With `monitor`, the group's first trajectory runs
     alone and without branches; what it saw then decides N in place of `rollout.initial`:
     N = total * sigmoid(sharpness * (H_root - mean H_tool)), see `rollout.branching.monitored_initial`.
+
+    From the paper (arXiv 2510.14545): the sigmoid, and a penalty that grows with l. From its code: the slope .05. Ours:
+    l is counted along the path, not over the whole prompt; it counts decisions to branch, since the budget's answer may
+    come later; P is compared with the threshold as it is, without a random term.
     """
 
     type: Literal["aepo"] = "aepo"
     threshold: float = 0.5
-    penalty: float = Field(0.2, ge=0, le=1)
+    penalty: float = Field(0.05, ge=0, le=1)
     monitor: bool = True
     sharpness: float = Field(1.0, ge=0)
 
