@@ -18,7 +18,6 @@ from email.utils import parsedate_to_datetime
 
 from arpo.errors import EngineDownError, EngineError
 
-
 _MANY = 10
 """So many times the threshold of refusals in a row open the breaker, too."""
 
