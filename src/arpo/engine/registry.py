@@ -34,8 +34,9 @@ def build(
         return make_engine(module, tokenizer, settings)
     if isinstance(settings, OpenAISettings):
         from arpo.engine.openai import OpenAIEngine
+        from arpo.engine.publishing import server_publisher
 
-        return OpenAIEngine(tokenizer, settings, vocab_size=vocab_size)
+        return OpenAIEngine(tokenizer, settings, vocab_size=vocab_size, publisher=server_publisher(settings))
     from arpo.engine.vllm import VllmEngine
 
-    return VllmEngine(model, tokenizer, settings, module)  # type: ignore[return-value]
+    return VllmEngine(model, tokenizer, settings, module)

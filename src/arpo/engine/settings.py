@@ -89,13 +89,16 @@ class LocalSettings(Frozen):
     recently used first, to stay below it; what is dropped is computed again when it is needed."""
 
     prefill_tokens: int = Field(4096, ge=1)
-    """Prefix tokens computed between two decoding steps at the most, padding included."""
+    """Prefix tokens computed between two decoding steps at the most."""
 
     max_context: int | None = Field(None, ge=2)
     """Longest sequence; None: what the model's configuration says."""
 
     prefix_reuse: bool = True
     """False computes every prefix from its start: slow, and the yardstick for what reuse is worth."""
+
+    entropy: Literal["exact", "none"] = "exact"
+    """"exact": of the whole vocabulary, for every sampled token; "none": zeros, to measure what that costs."""
 
     fused: bool | None = None
     """The compact forward pass for small Llama-type models (it keeps a second copy of the weights). None: where the
@@ -145,6 +148,14 @@ class OpenAISettings(Frozen):
     max_context: int | None = Field(None, ge=2)
     """Longest sequence; None: what the server says."""
 
+    publish: Literal["none", "vllm"] = "none"
+    """How new weights reach the server: "none": not at all, it samples from what it was started with; "vllm": through a
+    folder and vLLM's development endpoints (start it with VLLM_SERVER_DEV_MODE=1)."""
+
+    publish_folder: str | None = None
+    """Folder in which new weights wait until the server has read them; it must see it under the same name. None: a
+    temporary folder, for servers on this machine."""
+
     @field_validator("base_url")
     @classmethod
     def _is_plain(cls, url: str) -> str:
@@ -160,15 +171,23 @@ class OpenAISettings(Frozen):
 
 
 class VllmSettings(Frozen):
-    """vLLM in this process."""
+    """vLLM in this process. It takes path and dtype from the model and chooses its devices itself."""
 
     type: Literal["vllm"] = "vllm"
 
-    top_k: int = Field(20, ge=0)
-    """Log-probs per token from which entropies are bracketed."""
+    entropy: Literal["exact", "topk"] = "exact"
+    """"exact": by a plug-in in vLLM's workers; "topk": brackets from the `top_k` largest log-probs, for where vLLM
+    samples in a way that the plug-in does not know (speculative decoding, its second model runner)."""
+
+    top_k: int = Field(20, ge=1)
+    """Log-probs per token from which entropies are bracketed; for entropy = "topk"."""
 
     max_context: int | None = Field(None, ge=2)
     """Longest sequence; None: what the model's configuration says."""
+
+    publish_folder: str | None = None
+    """Folder in which new weights wait until vLLM has read them; on a RAM disk this is a copy in memory. None: a
+    temporary folder."""
 
     options: dict[str, Any] = Field(default_factory=dict)
     """Further engine arguments of vLLM, by their own names: `gpu_memory_utilization`, `tensor_parallel_size`, ..."""

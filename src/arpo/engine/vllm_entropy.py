@@ -1,0 +1,83 @@
+"""What vLLM's workers load of ours: a sampler that reports exact log-probs and entropies.
+
+A logits processor, vLLM's official place for such code, sees every row of logits, but nothing it computes finds its way
+back to the caller: it would take one more remote call per segment, answered a step or two after the segment has ended.
+The sampler's own output does reach the caller with the token. So the worker's sampler is replaced by one that fills
+vLLM's log-prob fields with two numbers per token: the log-prob of the token drawn, and under an id that no token has,
+the entropy. Both are of the whole vocabulary at the sampling temperature (1 for greedy rows), before `top_p` cuts
+anything, which is the engine contract and more than vLLM's own log-prob modes offer. vLLM's log-softmax, top-k
+and rank are not computed then, so this costs little or nothing.
+
+The module imports vLLM and is loaded by name in its workers and nowhere else.
+
+Legend: B rows of the batch, V vocabulary.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from vllm.v1.outputs import LogprobsTensors, SamplerOutput
+from vllm.v1.sample.sampler import Sampler
+
+_GREEDY = 1e-5
+"""Temperatures below are greedy to vLLM."""
+
+
+class EntropySampler(Sampler):
+    """Draws as vLLM does; the log-probs it returns are `[B, 2]`: of the drawn token, and the entropy (id V)."""
+
+    def forward(self, logits: torch.Tensor, sampling_metadata: Any, *rest: Any, **more: Any) -> SamplerOutput:
+        if sampling_metadata.max_num_logprobs is None:
+            return super().forward(logits, sampling_metadata, *rest, **more)
+        shifted_BV = _shifted(logits, sampling_metadata.temperature)
+        log_z_B, entropy_B = normaliser_and_entropy(shifted_BV)
+        output = super().forward(logits, replace(sampling_metadata, max_num_logprobs=None), *rest, **more)
+        token_B1 = output.sampled_token_ids.long()
+        logp_B = shifted_BV.gather(-1, token_B1)[:, 0] - log_z_B
+        nobody_B1 = torch.full_like(output.sampled_token_ids, logits.shape[-1])
+        output.logprobs_tensors = LogprobsTensors(
+            logprob_token_ids=torch.cat([output.sampled_token_ids, nobody_B1], dim=1),
+            logprobs=torch.stack([logp_B, entropy_B], dim=1),
+            selected_token_ranks=torch.ones_like(token_B1[:, 0]),
+        )
+        return output
+
+
+def _shifted(logits_BV: torch.Tensor, temperature_B: torch.Tensor | None) -> torch.Tensor:
+    """A float32 copy at the sampling temperature whose largest entry per row is 0.
+
+    A copy, because vLLM samples from the original in place.
+    """
+    logits_BV = logits_BV.float()
+    if temperature_B is not None:
+        logits_BV = logits_BV / torch.where(temperature_B < _GREEDY, 1.0, temperature_B)[:, None]
+    return logits_BV - logits_BV.amax(-1, keepdim=True)
+
+
+def normaliser_and_entropy(shifted_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """ln Z `[B]` and H = ln Z - sum p x `[B]` (nats) of logits x whose largest is 0, which keeps both well-rounded."""
+    weight_BV = shifted_BV.exp()
+    z_B = weight_BV.sum(-1)
+    # Rows of -inf weigh nothing; 0 * -inf would be NaN.
+    mean_B = torch.einsum("bv,bv->b", weight_BV, shifted_BV.clamp(min=-1e30)) / z_B
+    log_z_B = z_B.log()
+    return log_z_B, (log_z_B - mean_B).clamp(min=0)
+
+
+class WorkerExtension:
+    """Methods that vLLM adds to its workers (`worker_extension_cls`), called by `collective_rpc`."""
+
+    model_runner: Any
+
+    def arpo_report_entropies(self, wanted: bool) -> str:
+        """Put the sampler above in the place of vLLM's, or vLLM's back. Returns why it cannot, or ""."""
+        runner = self.model_runner
+        sampler: Any = getattr(runner, "sampler", None)
+        if getattr(runner, "speculative_config", None) is not None:
+            return "speculative decoding samples elsewhere"
+        if type(sampler) not in (Sampler, EntropySampler):
+            return f"{type(runner).__module__} samples by {type(sampler).__module__}, which this plug-in does not know"
+        kind = EntropySampler if wanted else Sampler
+        runner.sampler = kind(logprobs_mode=sampler.logprobs_mode, use_fp64_gumbel=sampler.use_fp64_gumbel)
+        return ""
