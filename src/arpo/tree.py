@@ -63,6 +63,14 @@ class ToolEvent:
     shared: bool = False
     """Answered by an equal call of this group: requested, and nothing ran for it."""
 
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """How it went, in words for people."""
+        run = () if self.shared else (f"{1000 * self.latency:.1f} ms",)
+        marks = {"cached": self.cached, "redundant": self.redundant, "not executed": not self.executed}
+        shared = ("same as an equal call",) if self.shared else ()
+        return (self.status, *run, *shared, *(name for name, holds in marks.items() if holds))
+
 
 def _same(a: float, b: float) -> bool:
     return a == b or (a != a and b != b)

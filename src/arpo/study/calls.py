@@ -3,7 +3,8 @@
 "Half the tool calls" is arithmetic, not learning: with M trajectories of T calls of which N start from the prompt and
 the others branch after `depth` calls, a tree makes [N*T + sum (T - depth)] / (M*T) of the calls that M independent
 trajectories make, at least N/M. Measured calls stand beside this identity, and reward per call beside both: fewer
-calls are worth something only if the reward does not fall with them.
+calls are worth something only if the reward does not fall with them. Equal calls of a group may run once besides
+(`rollout.share_calls`); that is no merit of branching, so the ratio counts the calls that the tree asked for.
 """
 
 from collections.abc import Sequence
@@ -14,10 +15,11 @@ from arpo.tree import RolloutTree
 
 @dataclass(frozen=True, slots=True)
 class CallCounts:
-    """`executed`: calls that ran, shared ones once. `flat`: calls on all trajectories, as if nothing were shared.
+    """`executed`: calls that ran; `requested`: calls of the trees' nodes, each node once, equal calls included. `flat`:
+    calls on all trajectories, as if nothing were shared.
 
     `roots`: N with top-ups, `trajectories`: M, both summed over trees. `per_trajectory`: T = flat / trajectories.
-    `measured` = executed / flat; `identity`: the formula above with this T; `bound` = N / M. Ratios are None without
+    `measured` = requested / flat; `identity`: the formula above with this T; `bound` = N / M. Ratios are None without
     calls. `reward_per_call`: sum of rewards / executed calls.
     """
 
@@ -25,6 +27,7 @@ class CallCounts:
     roots: int
     trajectories: int
     executed: int
+    requested: int
     flat: int
     per_trajectory: float
     measured: float | None
@@ -40,6 +43,7 @@ def count_calls(trees: Sequence[RolloutTree]) -> CallCounts:
     roots = sum(len(tree.children[0]) for tree in trees)
     trajectories = sum(len(tree.leaves) for tree in trees)
     executed = sum(tree.tool_calls for tree in trees)
+    requested = sum(tree.requested_calls for tree in trees)
     flat = sum(_flat_calls(tree) for tree in trees)
     per_trajectory = flat / trajectories
     saved = [(per_trajectory - d.depth) * d.opened for tree in trees for d in tree.decisions]
@@ -49,9 +53,10 @@ def count_calls(trees: Sequence[RolloutTree]) -> CallCounts:
         roots=roots,
         trajectories=trajectories,
         executed=executed,
+        requested=requested,
         flat=flat,
         per_trajectory=per_trajectory,
-        measured=executed / flat if flat else None,
+        measured=requested / flat if flat else None,
         identity=(roots * per_trajectory + sum(saved)) / flat if flat else None,
         bound=roots / trajectories,
         reward_per_call=sum(rewards) / executed if executed else None,

@@ -109,10 +109,8 @@ class _Picture:
     def _call(self, event: ToolEvent | None) -> list[Text]:
         if event is None:
             return []
-        facts = [event.status, f"{1000 * event.latency:.1f} ms"]
-        facts += ["cached"] * event.cached + ["redundant"] * event.redundant + ["not executed"] * (not event.executed)
         line = Text(f"→ {visible(event.name) or 'malformed call'} {self._short(event.arguments)}", style="blue")
-        return [line.append(f"  {visible(', '.join(facts))}", style="dim")]
+        return [line.append(f"  {visible(', '.join(event.facts))}", style="dim")]
 
     def _leaf(self, leaf: int) -> Text:
         finish = self.tree.segments[leaf].finish
@@ -129,7 +127,8 @@ class _Picture:
         opened = sum(decision.opened for decision in tree.decisions)
         return Text(
             f"{len(tree.leaves)} trajectories: {len(tree.children[0])} from the prompt, {opened} from branches; "
-            f"{tree.generated_tokens} tokens sampled, {tree.tool_calls} tool calls, sharing ρ = {tree.sharing:.2f}; "
+            f"{tree.generated_tokens} tokens sampled, {tree.tool_calls} of {tree.requested_calls} tool calls run, "
+            f"sharing ρ = {tree.sharing:.2f}; "
             f"bars: entropy, {BARS[0]} 0 to {BARS[-1]} {FULL:g} nats and more (square-root scale)",
             style="dim",
         )
@@ -174,6 +173,7 @@ def tree_json(tree: RolloutTree, decode: Decode, task: Task | None = None) -> di
         "wasted_tokens": tree.wasted_tokens,
         "top_ups": tree.top_ups,
         "tool_calls": tree.tool_calls,
+        "requested_calls": tree.requested_calls,
         "sharing": tree.sharing,
         "nodes": [_node_json(node, segment, decode) for node, segment in enumerate(tree.segments)],
         "decisions": [{key: _plain(value) for key, value in asdict(d).items()} for d in tree.decisions],

@@ -63,7 +63,7 @@ class _Page:
         chips = "".join(_chip(self.outcome(leaf)) for leaf in tree.leaves)
         text = (
             f"{len(tree.leaves)} trajectories: {len(tree.children[0])} from the prompt, {opened} from branches; "
-            f"{tree.generated_tokens} tokens sampled, {tree.tool_calls} tool calls, "
+            f"{tree.generated_tokens} tokens sampled, {tree.tool_calls} of {tree.requested_calls} tool calls run, "
             f"sharing \u03c1\u202f=\u202f{tree.sharing:.2f}"
         )
         return f'<p class="strip"><span class="chips">{chips}</span> <span class="muted">{text}</span></p>'
@@ -158,11 +158,9 @@ def _event(segment: Segment) -> str:
     event = segment.event
     if event is None:
         return ""
-    facts = [event.status, f"{1000 * event.latency:.1f} ms"]
-    facts += ["cached"] * event.cached + ["redundant"] * event.redundant + ["not executed"] * (not event.executed)
     return (
         f'<p class="call"><span class="who">{safe(event.name)}</span> <code>{safe(_cut(event.arguments))}</code> '
-        f'<span class="muted">{safe(", ".join(facts))}</span></p>'
+        f'<span class="muted">{safe(", ".join(event.facts))}</span></p>'
     )
 
 
