@@ -10,6 +10,7 @@ from engine_models import byte_tokenizer, tiny
 
 from arpo.engine import EngineStats, SampleParams
 from arpo.engine.fused import FusedForward, can_fuse
+from arpo.engine.kv import PAGE
 from arpo.engine.local import LocalEngine, make_engine
 from arpo.engine.settings import LocalSettings
 from arpo.engine.stock import StockForward
@@ -164,7 +165,7 @@ async def test_eviction_and_preemption_recompute_instead_of_failing():
     for a, b in zip(segments, wide, strict=True):
         assert a.tokens.tolist() == b.tokens.tolist()
         assert len(a) == 40
-    assert tight._store.slots * tight._store.columns <= 128
+    assert tight._store.pages * PAGE <= 128
     assert tight.stats.prefilled_tokens > tight.stats.prefix_tokens - tight.stats.reused_tokens
     # A parked prefix that had to go is computed again.
     again = [*prefixes[0], *segments[0].tokens.tolist()]

@@ -1,11 +1,11 @@
 """A compact forward pass for dense Llama-type decoders: Llama, Mistral, Qwen2, Qwen3.
 
-A small model spends most of a decoding step between kernels. Here a layer is about twenty operations: one
-matrix for q, k and v, one for gate and up, q and k normalised and rotated together, attention on views of the KV store.
+A small model spends most of a decoding step between kernels. Here a layer has few operations: one matrix for q, k and
+v, one for gate and up, q and k normalised and rotated together, attention on the pages of the KV store.
 The weights are copies, made when the engine is built and at every publish (of a layer with an adapter the merged ones);
 `tests/engine` holds the logits to those of the module.
 
-Shapes: B rows, Q new tokens, H key/value heads, G query heads per key/value head, D head size, T columns read.
+Shapes: B rows, Q new tokens, H key/value heads, G query heads per key/value head, D head size, T positions.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ import torch
 from torch.nn import Linear
 from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
 
-from arpo.engine.kv import Layout, SlotStore
+from arpo.engine.attention import attend
+from arpo.engine.kv import Layout, PageStore
 from arpo.engine.lora import folded, is_adapted_layer
 from arpo.engine.stock import text_config
 
@@ -62,7 +63,7 @@ def _is_linear(module: Any) -> bool:
 class FusedForward:
     """Implements `arpo.engine.stock.Forward` with its own copy of the weights."""
 
-    def __init__(self, model: Any, store: SlotStore, context: int) -> None:
+    def __init__(self, model: Any, store: PageStore, context: int) -> None:
         self._model = model
         self._store = store
         config = text_config(model)
@@ -97,7 +98,7 @@ class FusedForward:
     def _hidden(self, ids_BQ: torch.Tensor, position_BQ: torch.Tensor, layout: Layout) -> torch.Tensor:
         x = embedding(ids_BQ, self._embed)
         cos, sin = self._cos_TD[position_BQ][:, :, None], self._sin_TD[position_BQ][:, :, None]
-        bias = torch.zeros(layout.mask.shape, dtype=x.dtype, device=x.device).masked_fill_(~layout.mask, -torch.inf)
+        bias = None if layout.plan else _bias(layout.mask, x)
         for index, layer in enumerate(self._layers):
             heads = self._attend(index, layer, self._rms(x, layer.norm_in), cos, sin, bias, layout)
             x = x + linear(heads, layer.out, layer.out_bias)
@@ -113,7 +114,7 @@ class FusedForward:
         x: torch.Tensor,
         cos: torch.Tensor,
         sin: torch.Tensor,
-        bias: torch.Tensor,
+        bias: torch.Tensor | None,
         layout: Layout,
     ) -> torch.Tensor:
         """Attention of one layer before its output projection: `[B, Q, G*H*D]`."""
@@ -127,15 +128,14 @@ class FusedForward:
         qk = qk * cos + qk.roll(self._size // 2, -1) * sin
         v = qkv[..., split:].view(rows, new, -1, self._size).transpose(1, 2)
         self._store.write(index, qk[:, :, queries:].transpose(1, 2), v, layout)
-        keys, values = self._store.read(index, layout)
         q = qk[:, :, :queries]
-        if new > 1 or q.device.type != "cpu":
-            mixed = scaled_dot_product_attention(q.transpose(1, 2), keys, values, bias, enable_gqa=self._groups > 1)
-            return mixed.transpose(1, 2).reshape(rows, new, -1)
-        # One query per row: plain products beat the CPU's blocked attention kernel by up to two times.
-        grouped = q.reshape(rows, self._kv_heads, self._groups, self._size) * self._size**-0.5
-        weights = torch.matmul(grouped, keys.transpose(-1, -2)).add_(bias).softmax(-1)
-        return torch.matmul(weights, values).view(rows, new, -1)
+        if layout.plan is not None:
+            grouped = q.reshape(rows, self._kv_heads, self._groups, self._size)
+            mixed = attend(grouped, self._store.keys[index], self._store.values[index], layout.plan, self._size**-0.5)
+            return mixed.view(rows, new, -1)
+        keys, values = self._store.gather(index, layout)
+        mixed = scaled_dot_product_attention(q.transpose(1, 2), keys, values, bias, enable_gqa=self._groups > 1)
+        return mixed.transpose(1, 2).reshape(rows, new, -1)
 
     def _rms(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return rms_norm(x, (x.shape[-1],), weight, self._eps)
@@ -173,6 +173,11 @@ def _joined(*layers: Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
     weight = torch.cat([part.weight.detach() for part in parts])
     biases = [part.bias for part in parts if part.bias is not None]
     return weight, torch.cat([bias.detach() for bias in biases]) if biases else None
+
+
+def _bias(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """What is added to scores: minus infinity where a query may not look."""
+    return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill_(~mask, -torch.inf)
 
 
 def _signed(sin_TD: torch.Tensor) -> torch.Tensor:

@@ -15,18 +15,21 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from arpo.engine.base import Capabilities, SampleParams
-from arpo.engine.batching import Batcher, Row, frozen
+from arpo.engine.batching import Batcher
 from arpo.engine.fused import FusedForward, can_fuse
-from arpo.engine.kv import SlotStore
+from arpo.engine.kv import PAGE, PageStore
 from arpo.engine.lora import is_adapted, load_adapter, merged_state_dict, save_weights
 from arpo.engine.models import load_policy
+from arpo.engine.passes import Passes
+from arpo.engine.rows import Row, frozen
 from arpo.engine.settings import LocalSettings
+from arpo.engine.slots import Slots
 from arpo.engine.stats import EngineStats
 from arpo.engine.stock import Forward, StockForward, check_attention, text_config
 from arpo.engine.stopping import Stopper
@@ -35,6 +38,8 @@ from arpo.tree import Finish, Segment
 
 _SMALL = 32_000_000
 """Parameters below which a second copy of the weights is cheap and the fused pass pays."""
+_SLOTS_PER_ROW = 4
+"""Sequences remembered per sequence that may run at once."""
 _MASK = (1 << 64) - 1
 
 
@@ -57,21 +62,23 @@ class LocalEngine:
         max_context: int | None = None,
         prefix_reuse: bool = True,
         fused: bool | None = None,
+        entropy: Literal["exact", "none"] = "exact",
     ) -> None:
         """Raises ArpoError if the model's layers cannot be cached this way."""
         self._model, self._tokenizer = model, tokenizer
-        self._context = _context(model, max_context, max_cached_tokens)
-        self._store = SlotStore(model.device)
+        self._context = _context(model, max_context, max_cached_tokens // PAGE * PAGE)
+        self._store = PageStore(model.device, model.dtype, max_cached_tokens // PAGE)
+        self._slots = Slots(self._store, _SLOTS_PER_ROW * max_batch)
         self._stopper = Stopper(self._decode, range(len(tokenizer)))
         self._forward = self._pick_forward(fused)
         self._batcher = Batcher(
-            self._forward,
-            self._store,
+            Passes(self._forward, self._slots),
+            self._slots,
             self._stopper,
             max_batch=max_batch,
-            max_cached_tokens=max_cached_tokens,
             prefill_tokens=prefill_tokens,
             prefix_reuse=prefix_reuse,
+            entropy=entropy == "exact",
         )
         self._end_tokens = _end_tokens(model, tokenizer)
         self._vocabulary = model.get_input_embeddings().weight.shape[0]
@@ -79,7 +86,7 @@ class LocalEngine:
         self._task: asyncio.Task[None] | None = None
         self._drained: list[asyncio.Future[None]] = []
         self.capabilities = Capabilities(
-            entropy="exact", prefix_reuse=prefix_reuse, weight_update=True, max_context=self._context
+            entropy=entropy, prefix_reuse=prefix_reuse, weight_update=True, max_context=self._context
         )
 
     @property
@@ -257,7 +264,7 @@ class LocalEngine:
             _check_state(self._model, state)
             self._model.load_state_dict(state)
         self._forward.refresh()
-        self._store.forget()
+        self._slots.forget()
 
 
 def _state_of(module: Any, *, adapted: bool) -> Mapping[str, torch.Tensor]:

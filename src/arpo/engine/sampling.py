@@ -12,13 +12,21 @@ import numpy as np
 import torch
 
 
-def draw(logits_BV: torch.Tensor, temperature_B: np.ndarray, top_p_B: np.ndarray, uniform_B: np.ndarray) -> np.ndarray:
-    """Sample every row: float64 `[3, B]`, the token ids, log-probs and entropies (nats).
+def draw(
+    logits_BV: torch.Tensor,
+    temperature_B: np.ndarray,
+    top_p_B: np.ndarray,
+    uniform_B: np.ndarray,
+    *,
+    entropy: bool = True,
+) -> np.ndarray:
+    """Sample every row: float64 `[3, B]`, the token ids, log-probs and entropies (nats; zeros without `entropy`).
 
-    `temperature_B` 0 takes the most likely token; `uniform_B` in [0, 1). Raises FloatingPointError on NaN logits.
+    `temperature_B` 0 takes the most likely token; `uniform_B` in [0, 1). Float64 logits are sampled in float64, all
+    others in float32. Raises FloatingPointError on NaN logits.
     """
     greedy_B = temperature_B == 0
-    logits_BV = logits_BV.float()
+    logits_BV = logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
     if (temperature_B != 1).any():
         logits_BV = logits_BV / _to(np.where(greedy_B, 1.0, temperature_B), logits_BV)[:, None]
     logp_BV = torch.log_softmax(logits_BV, -1)
@@ -27,11 +35,24 @@ def draw(logits_BV: torch.Tensor, temperature_B: np.ndarray, top_p_B: np.ndarray
     if greedy_B.any() and not greedy_B.all():
         token_B = torch.where(torch.from_numpy(greedy_B).to(token_B.device), logits_BV.argmax(-1), token_B)
     logp_B = logp_BV.gather(-1, token_B[:, None])[:, 0]
-    entropy_B = torch.special.entr(p_BV).sum(-1)
-    drawn = torch.stack([token_B.to(entropy_B), logp_B, entropy_B]).cpu().numpy().astype(np.float64)
+    entropy_B = _entropy(p_BV, logp_BV) if entropy else torch.zeros_like(logp_B)
+    drawn = torch.stack([token_B.to(logp_B.dtype), logp_B, entropy_B]).cpu().numpy().astype(np.float64)
     if np.isnan(drawn).any():
         raise FloatingPointError("the model's logits hold NaN; its weights are broken (lower the learning rate?)")
     return drawn
+
+
+def _entropy(p_BV: torch.Tensor, logp_BV: torch.Tensor) -> torch.Tensor:
+    """-sum p log p from what the draw has computed anyway.
+
+    A product and a sum cost a tenth of `entr`, which takes V logarithms per row. They give NaN (0 times infinity) where
+    a logit is minus infinity, which few models do; only those rows are computed the long way.
+    """
+    entropy_B = -(p_BV * logp_BV).sum(-1)
+    broken_B = entropy_B.isnan()
+    if broken_B.any():
+        entropy_B[broken_B] = torch.special.entr(p_BV[broken_B]).sum(-1)
+    return entropy_B
 
 
 def _choose(p_BV: torch.Tensor, top_p_B: np.ndarray, uniform_B: np.ndarray) -> torch.Tensor:

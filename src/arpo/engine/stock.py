@@ -1,4 +1,4 @@
-"""The forward pass of any transformers decoder with full attention, on the slots of our KV store.
+"""The forward pass of any transformers decoder with full attention, on the pages of our KV store.
 
 The module's own `forward` runs unchanged: it is given positions, an explicit mask and a cache that writes every row at
 its own length. What cannot work this way (linear attention, state-space layers, windows shorter than the context) is
@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 import torch
 
-from arpo.engine.kv import Layout, SlotCache, SlotStore
+from arpo.engine.kv import Layout, PageCache, PageStore
 from arpo.errors import ArpoError
 
 
 class Forward(Protocol):
-    """A model on the slots of a store. Both passes compute and store the keys and values of the new tokens."""
+    """A model on the pages of a store. Both passes compute and store the keys and values of the new tokens."""
 
     def extend(self, ids_BQ: torch.Tensor, position_BQ: torch.Tensor, layout: Layout) -> None:
         """Keys and values only."""
@@ -33,7 +33,7 @@ class Forward(Protocol):
 class StockForward:
     """Calls the module itself, so it sees in-place changes of the weights at once."""
 
-    def __init__(self, model: Any, store: SlotStore) -> None:
+    def __init__(self, model: Any, store: PageStore) -> None:
         self._model = model
         self._store = store
         self._layers = text_config(model).num_hidden_layers
@@ -64,7 +64,7 @@ class StockForward:
             position_ids=position_BQ,
             attention_mask=self._bias(layout.mask) if self._additive else layout.mask,
             use_cache=True,
-            **{self._cache_name: SlotCache(self._store, self._layers, layout)},
+            **{self._cache_name: PageCache(self._store, self._layers, layout)},
         )
 
     def _bias(self, mask: torch.Tensor) -> torch.Tensor:
@@ -79,7 +79,7 @@ def text_config(model: Any) -> Any:
 
 
 def check_attention(model: Any, context: int) -> None:
-    """Refuse models whose layers cannot take the slot cache over `context` tokens."""
+    """Refuse models whose layers cannot take the page cache over `context` tokens."""
     config, name = text_config(model), type(model).__name__
     if model.config.is_encoder_decoder:
         raise ArpoError(f"{name} is an encoder-decoder; the local engine needs a decoder-only causal LM")
