@@ -77,7 +77,9 @@ def _print(rows: "Sequence[Row]") -> None:
         "variance x tool calls": lambda row: f"{row.variance_calls:.1f}",
     }
     console = Console(width=max(Console().width, _WIDTH))
-    console.print(_estimators(rows), "", _costs(rows))
+    if (quoted := _estimators(rows)).row_count:
+        console.print(quoted, "")
+    console.print(_costs(rows))
     for name, text in measures.items():
         console.print("", _matrix(name, rows, text))
 
