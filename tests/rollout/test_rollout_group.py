@@ -14,12 +14,14 @@ from arpo.errors import ConfigError, DataError
 from arpo.rollout.scheduler import check, rollout_many
 from arpo.rollout.settings import (
     AbsoluteAndDeltaRule,
+    AepoRule,
     BernoulliRule,
     BudgetSettings,
     EntropyRule,
     EntropySettings,
     NoBranching,
     RolloutSettings,
+    UniformRule,
 )
 from arpo.seeds import derive
 from arpo.task import ask
@@ -291,6 +293,34 @@ async def test_tools_hear_where_they_are_called() -> None:
     assert len({c.seed for _, c in search.calls}) == 2, "equal histories, equal seeds"
 
 
+# A first trajectory that decides how many there are
+
+
+@pytest.mark.parametrize(
+    ("after", "roots"), [(0.1, 4), (0.1 - math.log(3), 6), (0.1 + math.log(3), 2), (9.0, 2), (-9.0, 8)]
+)
+async def test_the_monitored_trajectory_sets_n(after: float, roots: int) -> None:
+    """N = 8 sigmoid(0.1 - H_tool), at least the monitored one and one that may branch."""
+    asked = engine(by_turn("abcd<s>q</s>", [("abcd", after), ("efgh[42]$", 0.1)]))
+    rule = AepoRule(sharpness=1.0, base_probability=1.0, entropy_weight=0.0, threshold=0.5)
+    tree = await grow(asked, RolloutSettings(total=8, initial=3, branching=rule, max_tokens=400))
+    assert len(tree.children[0]) - tree.top_ups == roots
+    alone = [prefix for prefix, _, _ in asked.requests[:2]]
+    assert [len(prefix) for prefix in alone] == [4, 4 + len("abcd<s>q</s>{Q}")]  # r0 was over before the next began
+    first = next(d for d in tree.decisions)
+    assert (first.opened, first.wanted) == (0, 1)
+    assert sum(d.opened for d in tree.decisions) == 8 - roots - tree.top_ups
+
+
+async def test_branchings_in_a_row_cost_aepo_its_probability() -> None:
+    script = by_turn("abcd<s>q</s>", *[[("ab<s>", 1.0), (f"q{turn}</s>", 0.1)] for turn in range(3)], "abcd[42]$")
+    rule = AepoRule(monitor=False, penalty=0.3, base_probability=0.6, entropy_weight=0.0, threshold=0.35)
+    tree = await grow(script, RolloutSettings(total=40, initial=1, branching=rule, max_tokens=400))
+    firsts = [d for d in tree.decisions if d.node in tree.ancestry(tree.leaves[0])]
+    assert [round(d.probability, 2) for d in firsts] == [0.6, 0.42, 0.24, 0.6]
+    assert [d.wanted for d in firsts] == [1, 1, 0, 1]
+
+
 # Start-up
 
 
@@ -302,6 +332,15 @@ def test_entropy_rules_need_an_engine_with_entropies() -> None:
         check(RolloutSettings(branching=AbsoluteAndDeltaRule(entropy_weight=0.0)), mute)
     check(RolloutSettings(branching=BernoulliRule(entropy_weight=0.0)), mute)
     check(RolloutSettings(total=8, initial=8, branching=NoBranching()), mute)
+
+
+def test_estimates_from_sampled_tokens_need_a_window() -> None:
+    sampled = Capabilities(entropy="sampled")
+    with pytest.raises(ConfigError, match=r'at = "state" reads the entropy of one token'):
+        check(RolloutSettings(branching=EntropyRule(at="state")), sampled)
+    check(RolloutSettings(branching=EntropyRule(at="state", lookahead=True)), sampled)
+    check(RolloutSettings(branching=EntropyRule()), sampled)
+    check(RolloutSettings(branching=UniformRule(at="state")), sampled)
 
 
 def test_contradictions_with_other_settings_are_refused() -> None:

@@ -104,7 +104,8 @@ class Group:
             self.roots = [self._root(0, False)]
             await self._follow(self.roots[0])
             seen = [point.h_tool for point in self.points.values() if not math.isnan(point.h_tool)]
-            initial = monitored_initial(rule, self.settings.total, self.roots[0].h_root, seen)
+            wanted = monitored_initial(rule, self.settings.total, self.roots[0].h_root, seen)
+            initial = max(wanted, min(2, self.settings.total))  # the first one does not branch, so a second one must
             self.budget = self._budget(self.settings.total - initial)
         fresh = [self._root(number, self.budget.left > 0) for number in range(len(self.roots), initial)]
         self.roots += fresh

@@ -12,7 +12,7 @@ from typing import Any
 from arpo.engine.base import Capabilities
 from arpo.errors import ConfigError
 from arpo.rollout.agent import Agent
-from arpo.rollout.branching import needs_entropy
+from arpo.rollout.branching import needs_entropy, needs_window
 from arpo.rollout.group import Group
 from arpo.rollout.settings import EntropySettings, NoBranching, RolloutSettings
 from arpo.task import Task
@@ -33,12 +33,18 @@ def check(
     rule = settings.branching
     if vocab_size is not None and vocab_size < 2:
         raise ConfigError(f"a vocabulary of {vocab_size} tokens has no entropy; check the model and its tokenizer")
-    if isinstance(rule, NoBranching) or settings.initial == settings.total:
+    if not settings.may_branch or isinstance(rule, NoBranching):
         return
     if needs_entropy(rule) and capabilities.entropy == "none":
         raise ConfigError(
             f'rollout.branching.type = "{rule.type}" needs entropies and the engine reports none; use an engine that '
             'reports them, or set rollout.branching.type = "none" and rollout.initial = rollout.total'
+        )
+    if needs_window(rule) and capabilities.entropy == "sampled":
+        raise ConfigError(
+            f'rollout.branching.at = "{rule.at}" reads the entropy of one token, and the engine estimates entropies '
+            "from the sampled tokens alone, which takes a window to mean something; ask the engine for top_k "
+            'log-probs, or set rollout.branching.at = "after_window"'
         )
     if rule.lookahead and not needs_entropy(rule):
         raise ConfigError(
