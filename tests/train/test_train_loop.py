@@ -10,7 +10,7 @@ import torch
 from arpo.config.load import load
 from arpo.config.wire import build_plan, build_setup
 from arpo.data.pocket import build_pocket, train_tokenizer
-from arpo.errors import CheckpointError, DataError
+from arpo.errors import CheckpointError, ConfigError, DataError
 from arpo.learn.losses import TokenInputs
 from arpo.learn.packing import Pack
 from arpo.learn.update import DivergenceError, Learner
@@ -144,6 +144,17 @@ def test_no_tasks_no_training(policy: Path, tmp_path: Path) -> None:
     setup = replace(build_setup(config, said.warn), tasks=())
     with RunFolder.open(tmp_path / "run", {}) as folder, pytest.raises(DataError, match="no training tasks"):
         train(setup, build_plan(config), folder, said)
+
+
+def test_an_engine_that_takes_no_weights_is_refused_before_anything_is_sampled(policy: Path, tmp_path: Path) -> None:
+    config = load([], [*SETTINGS, f"model.path={policy}"]).config
+    said = Said()
+    setup = build_setup(config, said.warn)
+    fixed = replace(setup.agent.engine.capabilities, weight_update=False)
+    setup.agent.engine.capabilities = fixed  # type: ignore[misc]
+    with RunFolder.open(tmp_path / "run", {}) as folder, pytest.raises(ConfigError, match=r"set engine\.publish"):
+        train(setup, build_plan(config), folder, said)
+    assert setup.agent.engine.stats.calls == 0
 
 
 def test_divergence_names_the_step_and_the_prompts(

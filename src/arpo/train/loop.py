@@ -17,7 +17,7 @@ import numpy as np
 from arpo.credit.base import assign_all
 from arpo.credit.settings import CreditSettings, SoftCredit
 from arpo.data.trees import write_trees
-from arpo.errors import DataError
+from arpo.errors import ConfigError, DataError
 from arpo.learn.update import DivergenceError, Learner
 from arpo.reward.compose import score
 from arpo.reward.settings import RewardSettings
@@ -75,6 +75,11 @@ def train(setup: Setup, plan: Plan, folder: RunFolder, reporter: Reporter) -> Tr
     """Train until the first budget of `plan.train` is used up. Continues where `folder` stands."""
     if not setup.tasks:
         raise DataError("no training tasks: check data.* in the config")
+    if not setup.agent.engine.capabilities.weight_update:
+        raise ConfigError(
+            "the engine takes no new weights, so it would go on sampling from the old policy; set engine.publish, or "
+            'sample in this process with engine.type = "local"'
+        )
     check(
         plan.rollout,
         setup.agent.engine.capabilities,
