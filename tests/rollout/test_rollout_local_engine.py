@@ -12,9 +12,9 @@ from arpo.engine.local import LocalEngine
 from arpo.protocol.base import Call, ParseResult
 from arpo.rollout.agent import Agent
 from arpo.rollout.scheduler import rollout_many
-from arpo.rollout.settings import BernoulliRule, EntropySettings, RolloutSettings
+from arpo.rollout.settings import BernoulliRule, BudgetSettings, EntropySettings, RolloutSettings
 from arpo.task import ask
-from arpo.tree import Finish
+from arpo.tree import Finish, RolloutTree
 
 
 class ByteDialect(ToyDialect):
@@ -56,3 +56,41 @@ async def test_every_trajectory_scores_as_if_sampled_alone(at: str) -> None:
         np.testing.assert_allclose(path.logprob_T[own], expected, atol=2e-4)
         entropy = -(np.exp(logp_TV) * logp_TV).sum(-1)[own - 1]
         np.testing.assert_allclose(path.entropy_T[own], entropy, atol=2e-4)
+
+
+@pytest.mark.parametrize("order", ["path", "spread"])
+async def test_in_double_precision_the_tree_does_not_depend_on_when_tools_answer(order: str) -> None:
+    """Which rows share a batch changes the last bits of every sum; in float64 never enough to change a token."""
+    model = tiny("qwen3").double()
+    settings = RolloutSettings(
+        total=10,
+        initial=4,
+        max_tokens=60,
+        max_calls=4,
+        branching=BernoulliRule(base_probability=0.5, entropy_weight=0.2),
+        budget=BudgetSettings.model_validate({"order": order}),
+    )
+
+    async def grow(delays: int) -> list[RolloutTree]:
+        tool = ToyTool("search", delay=lambda context: (context.seed % delays) / 500)
+        engine = LocalEngine(model, byte_tokenizer(), max_batch=7)
+        return await rollout_many(
+            [ask("why?", "1", id="a"), ask("how?", "2", id="b"), ask("who?", "3", id="c")],
+            Agent(engine, ByteDialect(), toolbox(tool), 258),
+            settings=settings,
+            entropy=EntropySettings(window=3),
+            seed_parts=(1,),
+        )
+
+    first, *others = [await grow(delays) for delays in (1, 2, 5)]
+    assert sum(d.opened for tree in first for d in tree.decisions) >= 4
+    for trees in others:
+        for one, other in zip(first, trees, strict=True):
+            assert [s.tokens.tolist() for s in one.segments] == [s.tokens.tolist() for s in other.segments]
+            assert one.leaves == other.leaves
+            assert [(d.node, d.wanted, d.opened) for d in one.decisions] == [
+                (d.node, d.wanted, d.opened) for d in other.decisions
+            ]
+            for a, b in zip(one.segments, other.segments, strict=True):
+                np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-6)
+                np.testing.assert_allclose(a.entropies, b.entropies, atol=1e-6)
