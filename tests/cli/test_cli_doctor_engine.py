@@ -26,7 +26,7 @@ def test_a_table_that_says_what_is_optional(capsys: pytest.CaptureFixture[str]) 
     lines = capsys.readouterr().out.splitlines()
     firsts = [line.split("  ")[0].strip() for line in lines]
     assert {"token ids out", "log-probs", "chat (optional)", "tool calls (optional)"} <= set(firsts)
-    assert lines[-1] == "Fit for a rollout."
+    assert lines[-1] == f"Fit for a rollout: engine.type=openai engine.base_url={server.url}"
 
 
 def test_findings_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -376,6 +376,15 @@ def test_no_path_that_would_do() -> None:
         breaks(examine(server.url), "base path", "(404): nothing here", f"as a rule {server.url}")
 
 
+@pytest.mark.parametrize("body", [3, None, "data", ["data"], {"data": 3}])
+def test_looking_around_stumbles_over_nothing(body: Any) -> None:
+    wrong = lambda path, request, reply: error(404, "no") if path == "/api/models" else Reply(200, body)
+    with CompletionServer(tamper=wrong) as server:
+        found = examine(server.url.replace("/v1", "/api"))
+    assert found["base path"].status == "problem"
+    assert found["base path"].fix.endswith("/v1")
+
+
 def test_a_trailing_slash_is_no_mistake() -> None:
     with CompletionServer() as server:
         assert examine(f"{server.url}/")["base path"].detail == server.url

@@ -35,7 +35,7 @@ def doctor(
         console = Console()
         console.print(_table(findings, tell_optional=engine is not None))
         if engine is not None:
-            console.print(_verdict(broken(findings), findings))
+            console.print(escape(_verdict(broken(findings), findings)), highlight=False, soft_wrap=True)
     return 1 if broken(findings) else 0
 
 
@@ -55,7 +55,7 @@ def _verdict(is_broken: bool, findings: "list[Finding]") -> str:
     if is_broken:
         first = next(finding for finding in findings if finding.required and finding.status != "ok")
         return f"Not fit for a rollout: mend {first.name!r} first and run this again."
-    return "Fit for a rollout."
+    return f"Fit for a rollout: engine.type=openai engine.base_url={findings[0].detail}"
 
 
 def _table(findings: "list[Finding]", tell_optional: bool = False) -> Table:

@@ -52,9 +52,9 @@ class Contact:
             self._client.close()
 
     def clean(self, text: str) -> str:
-        """`text` without the key and without the password of the address."""
-        for secret in (self.key, self.parts.password):
-            text = text.replace(secret, "***") if secret else text
+        """`text` without the key and without the password of the address (stand-ins such as "x" are no secrets)."""
+        for secret in (self.key, self.parts.password or ""):
+            text = text.replace(secret, "***") if len(secret) >= 4 else text
         return text
 
     def ask(self, url: str, body: dict[str, Any] | None = None) -> httpx.Response:
@@ -98,7 +98,7 @@ class Contact:
         return f"use {found}" if found else f"end the address where the protocol begins, as a rule {self.root}/v1"
 
     def _lists_models(self, base: str) -> bool:
-        with suppress(Trouble, ValueError):
+        with suppress(Trouble, ValueError, TypeError):
             response = self.ask(f"{base}/models")
             return response.status_code in (401, 403) or "data" in response.json()
         return False
