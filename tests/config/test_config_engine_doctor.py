@@ -232,7 +232,8 @@ def test_what_listens_is_no_web_server() -> None:
 
 def test_a_connection_that_is_cut() -> None:
     with CompletionServer(tamper=lambda path, request, reply: replace(reply, cut=0)) as server:
-        breaks(examine(server.url), "reachable", "breaks off without an HTTP answer", "server's log")
+        found = examine(server.url, patience=Patience(0.3, 5.0))
+    breaks(found, "reachable", "breaks off without an HTTP answer", "server's log")
 
 
 @pytest.fixture(scope="module")

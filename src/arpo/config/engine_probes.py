@@ -144,7 +144,8 @@ def entropy(visit: Visit) -> str:
         detail = f"the entropy is {abs(low_T.max()):.3g} at every token: log-probs are missing or truncated"
         raise Trouble(detail, "switch off top-k, top-p, guided decoding and caches of answers at the server")
     half = float((high_T - low_T).mean()) / 2
-    return f"{low_T.min():.2f} to {high_T.max():.2f} nats over {len(low_T)} tokens, known to ±{half:.2f} or better on average"
+    spread = f"{low_T.min():.2f} to {high_T.max():.2f} nats over {len(low_T)} tokens"
+    return f"{spread}, known to ±{half:.2f} or better on average"
 
 
 def temperature(visit: Visit) -> str:
