@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test check install lint types imports bench golden golden-check clean
+.PHONY: demo test check install lint types imports bench bench-trl golden golden-check clean
 
 demo: $(STAMP)  ## cold start -> GRPO and ARPO at equal budgets -> runs/demo/report.html
 	$(BIN)/arpo demo --overwrite $(ARGS)
@@ -32,6 +32,9 @@ bench: $(STAMP)  ## speed ratios, measured side by side (about ten minutes)
 	@# On all cores: SmolLM2 takes minutes, and matrix products of its size share well.
 	env -u OMP_NUM_THREADS $(BIN)/arpo bench update
 
+bench-trl: .venv-trl/.bench  ## a step of training, ours against TRL's (its own venv; about ten minutes)
+	env -u OMP_NUM_THREADS HF_HUB_OFFLINE=1 .venv-trl/bin/python -W ignore benchmarks/trl_bench.py $(ARGS)
+
 golden: .venv-trl/.installed .venv-verl/.installed  ## TRL's and verl's own numbers -> tests/learn/golden/*.json
 	.venv-trl/bin/python -W ignore tests/golden/trl_golden.py $(ARGS)
 	.venv-verl/bin/python -W ignore tests/golden/verl_golden.py $(ARGS)
@@ -42,6 +45,11 @@ golden-check: golden  ## recompute them and compare with the pinned ones
 .venv-trl/.installed: tests/golden/requirements-trl.txt
 	$(PYTHON) -m venv .venv-trl
 	.venv-trl/bin/python -m pip install --quiet --no-cache-dir --requirement $<
+	@touch $@
+
+.venv-trl/.bench: benchmarks/requirements-trl.txt .venv-trl/.installed
+	.venv-trl/bin/python -m pip install --quiet --no-cache-dir --requirement $<
+	.venv-trl/bin/python -m pip install --quiet --no-deps --editable .
 	@touch $@
 
 .venv-verl/.installed: tests/golden/requirements-verl.txt

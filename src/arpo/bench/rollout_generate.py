@@ -27,7 +27,7 @@ from arpo.tree import Finish
 
 @dataclass(eq=False, slots=True)
 class Line:
-    """One trajectory. `room`: response tokens left; `piece`: its last segment; `sampled`: the policy's tokens so far."""
+    """One trajectory. `room`: response tokens left; `piece`: its last segment; `sampled`: policy tokens so far."""
 
     task: Task
     path: str
@@ -99,15 +99,9 @@ class GenerateRollout:
         from transformers import GenerationConfig
 
         ends = [*self.dialect.end_tokens, *(self._stops or ())]
-        config = GenerationConfig(
-            max_new_tokens=count,
-            do_sample=self.settings.temperature > 0,
-            temperature=self.settings.temperature or None,
-            top_p=self.settings.top_p,
-            top_k=0,
-            pad_token_id=self._pad,
-            eos_token_id=ends,
-        )
+        temperature, top_p = self.settings.temperature, self.settings.top_p
+        how = {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0} if temperature else {}
+        config = GenerationConfig(max_new_tokens=count, pad_token_id=self._pad, eos_token_id=ends, **how)
         if self._stops is not None:
             return {"generation_config": config}
         config.stop_strings = list(self.dialect.stop)

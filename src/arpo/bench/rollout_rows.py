@@ -57,6 +57,9 @@ class RolloutRow:
     tokens_per_s_versus: float
     seconds: float
     seconds_versus: float
+    seconds_rollout: float | None
+    seconds_rollout_versus: float | None
+    """Where a step of training was timed: its rollout alone."""
     tokens_per_trajectory: float
     """Sampled tokens, shared ones once, per trajectory."""
     tokens_per_trajectory_versus: float
@@ -103,7 +106,10 @@ def rollout_row(pairs: Sequence[Pair], **names: Any) -> RolloutRow:
     )
 
 
-_OPTIONAL = ("idle_share_full", "entropy_overhead", "bytes_peak", "bytes_peak_versus", "in_flight")
+_OPTIONAL = (
+    *("idle_share_full", "in_flight", "entropy_overhead", "bytes_peak", "bytes_peak_versus"),
+    *("seconds_rollout", "seconds_rollout_versus"),
+)
 
 
 def _speed(run: Run) -> float:

@@ -38,9 +38,9 @@ class Latency:
 
     def at(self, *place: str | int) -> float:
         """Seconds that a call at this place waits."""
-        return (
-            self.quantile(min(max(uniform(*place, "latency"), 2.0**-53), 1 - 2.0**-53)) if self.sigma else self.median
-        )
+        if not self.sigma:
+            return self.median
+        return self.quantile(min(max(uniform(*place, "latency"), 2.0**-53), 1 - 2.0**-53))
 
 
 HEAVY = Latency("heavy", HEAVY_MEDIAN, math.log(HEAVY_P99 / HEAVY_MEDIAN) / NormalDist().inv_cdf(0.99))
@@ -58,22 +58,22 @@ def parse_latency(text: str) -> Latency:
 
 
 class DelayedTool:
-    """A tool that is asked after a wait. It stays its owner's: closing the box that holds this one leaves it open."""
+    """A tool of `toolbox` that is asked after a wait. The tool stays that box's: closing this one's leaves it open."""
 
-    def __init__(self, tool: Tool, latency: Latency) -> None:
+    def __init__(self, tool: Tool, toolbox: ToolBox, latency: Latency) -> None:
         self.name, self.description, self.parameters = tool.name, tool.description, tool.parameters
         self.stateless = bool(getattr(tool, "stateless", False))
-        self._tool, self._latency = tool, latency
+        self._toolbox, self._latency = toolbox, latency
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Wait as long as the call's place says, then call the tool."""
         seconds = self._latency.at(context.seed, context.task_id, context.path, context.call_index)
         if seconds:
             await asyncio.sleep(seconds)
-        return await self._tool.call(arguments, context)
+        return await self._toolbox.call(self.name, arguments, context)
 
 
 def delayed(toolbox: ToolBox, latency: Latency) -> ToolBox:
-    """A box of the same tools behind `latency`, with the same limits but for time."""
+    """A box of the same tools behind `latency`. Their own limits hold; waiting is no part of their time."""
     limits = {name: replace(limit, timeout=limit.timeout + _SPARE) for name, limit in toolbox.limits.items()}
-    return ToolBox([DelayedTool(tool, latency) for tool in toolbox.tools], limits)
+    return ToolBox([DelayedTool(tool, toolbox, latency) for tool in toolbox.tools], limits)

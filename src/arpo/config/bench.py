@@ -19,8 +19,8 @@ def build_subject(
 ) -> Subject:
     """The policy `model` on factbook questions with the search and the Python tool, as the demo has them.
 
-    A policy that was not taught the tags has its sentences searched for. `overrides`: further overrides. Raises ArpoError as
-    `build_policy` does.
+    A policy that was not taught the tags has its sentences searched for. `overrides`: further ones. Raises ArpoError
+    as `build_policy` does.
     """
     initial, total = parse_group(size.group)
     changes = {
