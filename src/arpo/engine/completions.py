@@ -161,6 +161,14 @@ class Generate:
         )
 
 
+def read(wire: Wire, reply: Any, ask: Ask) -> Answer:
+    """The answer to `ask` in a server's reply. Raises MalformedError, whatever the reply looks like."""
+    try:
+        return wire.read(reply, ask)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise MalformedError(f"the answer is of another shape than it should be ({error})") from error
+
+
 def _sampling(ask: Ask) -> dict[str, Any]:
     """What both protocols call by the same names. top_k = -1 is the whole vocabulary for both."""
     return {
@@ -227,6 +235,9 @@ def _checked(
     """An answer of the right shapes, of natural logs, of at most `max_tokens` tokens."""
     if not 1 <= len(tokens) <= ask.max_tokens:
         raise MalformedError(f"{len(tokens)} tokens where 1 to {ask.max_tokens} were asked for")
+    strange = [token for token in tokens if type(token) is not int or token < 0]
+    if strange:
+        raise MalformedError(f"{strange[0]!r} is no token id")
     if len(logprobs) != len(tokens) or any(value is None for value in logprobs):
         raise MalformedError(f"log-probs are missing: {len(tokens)} tokens, {len(logprobs)} log-probs")
     logprob_T = np.array(logprobs, np.float64)

@@ -14,12 +14,12 @@ this engine samples from what the server was started with, and says so.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from arpo.engine.base import Capabilities, SampleParams
-from arpo.engine.completions import Answer, Ask, Completions, Generate, MalformedError, fold
+from arpo.engine.completions import Answer, Ask, Completions, Generate, MalformedError, fold, read
 from arpo.engine.gate import Gate
 from arpo.engine.http import Server
 from arpo.engine.probe import inspect
@@ -32,14 +32,11 @@ from arpo.errors import ConfigError, EngineError
 from arpo.seeds import derive
 from arpo.tree import Finish, Segment, Source
 
+if TYPE_CHECKING:
+    from arpo.engine.publishing import Publisher
+
 _SLACK = 4
 """Tokens looked at beyond the longest stop string, for tokens without text of their own."""
-
-
-class Publisher(Protocol):
-    """Brings weights to a running server and makes it forget what it cached of the old ones."""
-
-    async def publish(self, weights: Any, version: int) -> None: ...
 
 
 class OpenAIEngine:
@@ -51,7 +48,7 @@ class OpenAIEngine:
         settings: OpenAISettings,
         *,
         vocab_size: int | None = None,
-        publisher: Publisher | None = None,
+        publisher: "Publisher | None" = None,
         clock: Clock | None = None,
     ) -> None:
         """Asks the server what it can do. EngineDownError if it does not answer, ConfigError if it cannot be used.
@@ -194,13 +191,13 @@ class OpenAIEngine:
         )
 
     async def _request(self, ask: Ask) -> Answer:
-        def read(reply: Any) -> Answer:
+        def answered(reply: Any) -> Answer:
             try:
-                return self._wire.read(reply, ask)
+                return read(self._wire, reply, ask)
             except MalformedError as error:
                 raise EngineError(f"{self._settings.base_url}: {self._server.without_key(str(error))}") from error
 
-        answer = await self._server.post(self._wire.samples, self._wire.body(self._served.model, ask), read)
+        answer = await self._server.post(self._wire.samples, self._wire.body(self._served.model, ask), answered)
         self._count(ask, answer)
         return answer
 

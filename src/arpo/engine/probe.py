@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from arpo.engine.completions import Answer, Ask, MalformedError, Wire, same
+from arpo.engine.completions import Answer, Ask, MalformedError, Wire, read, same
 from arpo.engine.http import Server
 from arpo.engine.retry import RefusedError
 from arpo.engine.settings import OpenAISettings
@@ -95,7 +95,7 @@ def _asker(server: Server, wire: Wire, settings: OpenAISettings, model: str) -> 
     def ask(prompt: Sequence[int], temperature: float, top_p: float) -> Answer:
         question = Ask(prompt, 1, temperature, top_p, top_k=max(settings.top_k, 2))
         try:
-            return wire.read(server.ask("POST", wire.samples, wire.body(model, question)), question)
+            return read(wire, server.ask("POST", wire.samples, wire.body(model, question)), question)
         except MalformedError as error:
             remedy = _NO_IDS[settings.api] if _lacks_ids(settings, error) else "see docs/engines.md"
             raise ConfigError(f"{server.base_url} cannot be used: {error}; {remedy}") from error
