@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from completion_server import CompletionServer, Reply, error
 
 from arpo.config.doctor import Finding, broken
@@ -238,9 +238,9 @@ def test_a_connection_that_is_cut() -> None:
 
 @pytest.fixture(scope="module")
 def tls() -> ssl.SSLContext:
-    """TLS with a certificate for loopback that nobody has signed (and whose key is no secret)."""
+    """TLS with a certificate for loopback of an authority that nobody trusts."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(Path(__file__).with_name("loopback.pem"))
+    trustme.CA().issue_cert("127.0.0.1", "localhost").configure_cert(context)
     return context
 
 
