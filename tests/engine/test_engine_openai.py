@@ -14,7 +14,7 @@ from arpo.engine.base import SampleParams
 from arpo.engine.openai import OpenAIEngine
 from arpo.engine.settings import OpenAISettings
 from arpo.engine.stopping import completes
-from arpo.errors import ArpoError, ConfigError, EngineError
+from arpo.errors import ArpoError, ConfigError, EngineDownError, EngineError
 from arpo.rollout.agent import Agent
 from arpo.rollout.scheduler import rollout
 from arpo.rollout.settings import EntropyRule, EntropySettings, RolloutSettings
@@ -404,3 +404,45 @@ async def test_a_whole_rollout(api: str) -> None:
             expected = server.logp(before)[path.token_T[place]]
             assert path.logprob_T[place] == pytest.approx(expected, abs=1e-4)
     assert engine.stats.sampled_tokens >= sum(len(s) for s in tree.segments if s.is_policy)
+
+
+async def toy_rollout(engine: OpenAIEngine) -> Any:
+    agent = Agent(engine, ToyDialect(), toolbox(ToyTool("search"), ToyTool("python")), VOCAB)
+    return await rollout(
+        ask("why?", "a", id="toy"),
+        agent,
+        settings=RolloutSettings(total=4, initial=4, max_tokens=60),
+        entropy=EntropySettings(window=4),
+        seed_parts=("test", 1),
+    )
+
+
+async def test_a_server_that_dies_in_the_middle_ends_the_rollout() -> None:
+    with served(logits=talkative, pace=0.01, retries=0, breaker=1) as (server, engine):
+        tasks = asyncio.all_tasks()
+        growing = asyncio.create_task(toy_rollout(engine))
+        while len(server.requests) < 6:
+            await asyncio.sleep(0.002)
+        await asyncio.to_thread(server.kill)
+        with pytest.raises(EngineDownError, match="connection lost"):
+            await growing
+        await engine.close()
+        assert asyncio.all_tasks() == tasks
+
+
+async def test_one_request_that_fails_costs_one_trajectory() -> None:
+    left = 1
+
+    def broken(path: str, request: Any, reply: Reply) -> Reply:
+        nonlocal left
+        if path.endswith("completions") and left and len(request["prompt"]) > 10:
+            left -= 1
+            return Reply(body={})
+        return reply
+
+    with served(logits=talkative) as (server, engine):
+        server.tamper = broken
+        tree = await toy_rollout(engine)
+        await engine.close()
+    assert left == 0
+    assert [tree.segments[leaf].finish for leaf in tree.leaves].count(Finish.ERROR) == 1

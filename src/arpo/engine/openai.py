@@ -128,8 +128,8 @@ class OpenAIEngine:
             if version != self._version:
                 raise ConfigError(
                     f"{self._settings.base_url} samples from the weights that it was started with (version "
-                    f"{self._version}), and there is no way to send it version {version}; train with an engine that "
-                    'takes weights (engine.type = "local" or "vllm")'
+                    f"{self._version}), and nothing says how to send it version {version}; set engine.publish, or "
+                    'train with engine.type = "local" or "vllm"'
                 )
             return
         async with self._gate.alone():
