@@ -120,14 +120,13 @@ async def test_aepo_counts_branchings_in_a_row_along_the_path() -> None:
 
 
 async def test_aepo_sizes_the_group_by_its_first_trajectory() -> None:
-    """H_root is 0.1, H after the results about 5: sharp enough, all but the first are kept for branches."""
-    for sharpness, roots in ((0.0, 3), (9.0, 1)):
+    """H_root is 0.1 and H after the results about 5: sharp enough, all but two are kept for branches."""
+    for sharpness, initial in ((0.0, 3), (0.2, 2), (9.0, 2)):
         rule = AepoRule(sharpness=sharpness)
         tree = await grow(DOUBTS, RolloutSettings(total=6, initial=6, branching=rule, max_tokens=100))
         assert len(tree.leaves) == 6
-        opened = sum(decision.opened for decision in tree.decisions)
-        assert len(tree.children[0]) == 6 - opened
-        assert opened == (3 if roots == 3 else 0), "a trajectory alone that does not branch leaves all to top-ups"
+        assert len(tree.children[0]) - tree.top_ups == initial
+        assert sum(decision.opened for decision in tree.decisions) == 3
 
 
 async def test_spread_gives_the_branch_to_the_larger_rise() -> None:

@@ -54,7 +54,7 @@ Node = tuple[Finish, Pairs, int]
 """Kind (how a policy segment ended; NONE: not the policy's), decisions, parent."""
 _PROMPT = Segment(np.array([1], np.int32), Source.PROMPT)
 _ENTROPY = EntropySettings(window=WINDOW)
-_MONITOR = AepoRule(sharpness=10.0)
+_MONITOR = AepoRule(sharpness=60.0)
 """Sharp, so that entropies as close as the toy's make a difference."""
 _ALWAYS = EntropyRule(at="state", base_probability=1.0, entropy_weight=0.0)
 
@@ -141,7 +141,7 @@ def _rule(name: RuleName) -> EntropyRule | None:
         "after_window_filled": EntropyRule(at="after_window"),
         "scarce_path": EntropyRule(at="after_window"),
         "scarce_spread": EntropyRule(at="after_window"),
-        "monitored": EntropyRule(at="state"),
+        "monitored": EntropyRule(at="after_window"),
     }
     return known[name]
 
@@ -225,7 +225,7 @@ def _monitored(episode: Episode) -> Iterator[Group]:
     branching = _rule("monitored")
     assert branching is not None
     for pairs, share in episode.outcomes():
-        seen = [_after_tool(episode, pairs, 1)]
+        seen = [_after_tool(episode, pairs, WINDOW)]
         initial = monitored_initial(_MONITOR, SCARCE, float(episode.entropies[0]), seen)
         first = Bush(pairs[0], (), (pairs[1:],))
         for others, odds in _contended(episode, branching, initial - 1, SCARCE - initial, BudgetSettings()):
