@@ -239,10 +239,10 @@ def monitored_initial(rule: AepoRule, total: int, h_root: float, h_tools: Sequen
 
     `h_root`, `h_tools` in nats, the latter one for each of its tool results. The more uncertain the results leave the
     policy, compared with the question, the more of the group is kept for branches. The formula is the pre-monitoring
-    of "Agentic Entropy-Balanced Policy Optimization" (arXiv 2510.14545). Ours: a difference of 0 where no result was measured;
-    and the trajectory that monitored stays in the group as the first of the N, where the published code throws it away.
-    It does not branch, so N, rounded to the nearest whole number, is at least 2 (if `total` is), and at most `total`.
-    N depends on what that trajectory sampled, which biases the gradient.
+    of "Agentic Entropy-Balanced Policy Optimization" (arXiv 2510.14545). Ours: a difference of 0 where no result was
+    measured; and the trajectory that monitored stays in the group as the first of the N, where the published code
+    throws it away. It does not branch, so N, rounded to the nearest whole number, is at least 2 (if `total` is), and at
+    most `total`. N depends on what that trajectory sampled, which biases the gradient.
     """
     known = [h for h in h_tools if math.isfinite(h)]
     gap = h_root - sum(known) / len(known) if known and math.isfinite(h_root) else 0.0
