@@ -163,6 +163,8 @@ async def test_a_cancelled_waiter_takes_no_token_and_keeps_no_place():
     await asyncio.sleep(0)
     assert not blocked.done()
     blocked.cancel()
+    await asyncio.gather(blocked, return_exceptions=True)
+    assert not turns._queue
 
 
 @pytest.mark.parametrize("given_first", [False, True])

@@ -31,7 +31,9 @@ def checked(returned: Any) -> ToolResult:
     for name, value, kind in wanted:
         if not isinstance(value, kind):
             raise TypeError(f"its result's `{name}` is of type {type(value).__name__}, not {kind.__name__}")
-    return replace(returned, status=ToolStatus(returned.status), score=_score(returned.score))
+    status, score = ToolStatus(returned.status), _score(returned.score)
+    same = status is returned.status and score is returned.score
+    return returned if same else replace(returned, status=status, score=score)
 
 
 def _score(score: Any) -> float | None:
