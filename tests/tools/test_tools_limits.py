@@ -239,7 +239,7 @@ def test_a_tool_box_serves_one_event_loop_after_another_even_after_a_loop_that_d
 
 
 class Stubborn:
-    """Goes on through any number of cancellations until it is let go."""
+    """Goes on through any number of cancellations until it is let go (or for a time, lest a failed test hang)."""
 
     def __init__(self):
         self.free = False
@@ -249,7 +249,8 @@ class Stubborn:
 
     async def __call__(self, arguments, context):
         self.started += 1
-        while not self.free:
+        end = time.monotonic() + 20
+        while not self.free and time.monotonic() < end:
             try:
                 await asyncio.sleep(0.005)
             except asyncio.CancelledError:
