@@ -24,6 +24,8 @@ from arpo.engine.lora import is_adapted, merged_state_dict
 from arpo.engine.settings import OpenAISettings
 from arpo.errors import ArpoError, ConfigError, EngineDownError, EngineError, StorageError
 
+EXTENSION = "arpo.engine.vllm_worker.WorkerExtension"
+
 
 class Publisher(Protocol):
     """Brings weights to a running engine and makes it forget what it cached of the old ones."""
@@ -116,7 +118,7 @@ class InProcessPublisher:
     async def publish(self, weights: Any, version: int) -> None:
         folder = await asyncio.to_thread(self._folder.write, weights, f"version-{version}")
         try:
-            await self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+            await self._llm.collective_rpc("arpo_reload_weights", kwargs={"weights_path": str(folder)})
             forgotten = await self._llm.reset_prefix_cache()
             await self._llm.update_weight_version(str(version))
         except Exception as error:  # vLLM passes on whatever its workers raised
@@ -135,19 +137,21 @@ class ServerPublisher:
         self._connect, self._folder = connect, folder
         server = connect()
         try:
-            server.ask("GET", "/weight_info")
+            said = server.ask("GET", "/server_info?config_format=json")
         except EngineError as error:
             raise ConfigError(
                 f'engine.publish = "vllm", but {server.base_url} takes no weights ({error}); start it with '
                 "VLLM_SERVER_DEV_MODE=1 in its environment, where nobody else can reach it"
             ) from error
+        self._method = _method(server.base_url, said)
 
     async def publish(self, weights: Any, version: int) -> None:
         folder = await asyncio.to_thread(self._folder.write, weights, f"version-{version}")
         server = self._connect()
         try:
-            body = {"method": "reload_weights", "kwargs": {"weights_path": str(folder.resolve())}}
-            await server.post("/collective_rpc", body, _as_is)
+            await server.post(
+                "/collective_rpc", {"method": self._method, "kwargs": {"weights_path": str(folder.resolve())}}, _as_is
+            )
             answer = await server.post("/reset_prefix_cache", {}, _as_is)
             await server.post("/update_weight_version", {"new_version": str(version)}, _as_is)
         except EngineError as error:
@@ -163,6 +167,21 @@ class ServerPublisher:
                 f"{server.base_url} kept its prefix cache of the weights before version {version}; it must serve "
                 "nobody else meanwhile"
             )
+
+
+def _method(url: str, said: Mapping[str, Any]) -> str:
+    """What the server's workers are to be asked for, with `weights_path`. ConfigError if they would not do it right."""
+    config = said.get("vllm_config")
+    config = config if isinstance(config, Mapping) else {}
+    if config.get("parallel_config", {}).get("worker_extension_cls") == EXTENSION:
+        return "arpo_reload_weights"
+    device = config.get("device_config", {})
+    if "cpu" in (device.get("device_type"), device.get("device")):
+        raise ConfigError(
+            f"{url} runs on a CPU, where vLLM takes new weights incompletely by itself; start it with "
+            f"--worker-extension-cls {EXTENSION} (arpo must be installed there)"
+        )
+    return "reload_weights"
 
 
 def server_publisher(settings: OpenAISettings) -> ServerPublisher | None:

@@ -39,7 +39,7 @@ _SEEDS = (1 << 63) - 1
 
 
 @dataclass(slots=True)
-class _Drawn:
+class Drawn:
     """A segment as it arrives. `prefix`: tokens of its prefix, `cached` of which vLLM found in its cache."""
 
     prefix: int
@@ -59,7 +59,7 @@ class _Drawn:
             del values[token]
         self.others.append(sorted(values.values(), reverse=True)[: top_k or 1])
 
-    def over(self, finish: Finish) -> "_Drawn":
+    def over(self, finish: Finish) -> "Drawn":
         self.finish = finish
         return self
 
@@ -197,10 +197,10 @@ class VllmEngine:
                 '= "topk", or VLLM_USE_V2_MODEL_RUNNER=0 in the environment'
             )
 
-    async def _draw(self, prefix: list[int], params: SampleParams, seed: int) -> _Drawn:
+    async def _draw(self, prefix: list[int], params: SampleParams, seed: int) -> Drawn:
         limit = min(params.max_tokens, self.capabilities.max_context - len(prefix))
         ends = frozenset(params.end_tokens) or self._ends
-        halting, whole, drawn = self._stopper.may_end(params.stop), list(prefix), _Drawn(len(prefix))
+        halting, whole, drawn = self._stopper.may_end(params.stop), list(prefix), Drawn(len(prefix))
         sampling = self._sampling(params, seed, limit, ends)
         name = f"arpo-{next(self._numbers)}"
         # Leaving the block before the end aborts the request.
@@ -234,7 +234,7 @@ class VllmEngine:
             output_kind=vllm.RequestOutputKind.DELTA,
         )
 
-    def _segment(self, drawn: _Drawn, version: int) -> Segment:
+    def _segment(self, drawn: Drawn, version: int) -> Segment:
         self._count(drawn)
         logp_T, entropy_T, slack_T = drawn.numbers(self.capabilities.top_k, self._vocab_size)
         if not (np.isfinite(logp_T).all() and np.isfinite(entropy_T).all()):
@@ -249,7 +249,7 @@ class VllmEngine:
             slacks=slack_T,
         )
 
-    def _count(self, drawn: _Drawn) -> None:
+    def _count(self, drawn: Drawn) -> None:
         stats, computed = self.stats, drawn.prefix - drawn.cached
         stats.calls += 1
         stats.prefix_tokens += drawn.prefix

@@ -1,4 +1,4 @@
-"""What vLLM's workers load of ours: a sampler that reports exact log-probs and entropies.
+"""Exact log-probs and entropies out of vLLM: a sampler for its workers.
 
 A logits processor, vLLM's official place for such code, sees every row of logits, but nothing it computes finds its way
 back to the caller: it would take one more remote call per segment, answered a step or two after the segment has ended.
@@ -8,7 +8,7 @@ the entropy. Both are of the whole vocabulary at the sampling temperature (1 for
 anything, which is the engine contract and more than vLLM's own log-prob modes offer. vLLM's log-softmax, top-k
 and rank are not computed then, so this costs little or nothing.
 
-The module imports vLLM and is loaded by name in its workers and nowhere else.
+The module imports vLLM and is loaded in its workers only (`vllm_worker`).
 
 Legend: B rows of the batch, V vocabulary.
 """
@@ -63,21 +63,3 @@ def normaliser_and_entropy(shifted_BV: torch.Tensor) -> tuple[torch.Tensor, torc
     mean_B = torch.einsum("bv,bv->b", weight_BV, shifted_BV.clamp(min=-1e30)) / z_B
     log_z_B = z_B.log()
     return log_z_B, (log_z_B - mean_B).clamp(min=0)
-
-
-class WorkerExtension:
-    """Methods that vLLM adds to its workers (`worker_extension_cls`), called by `collective_rpc`."""
-
-    model_runner: Any
-
-    def arpo_report_entropies(self, wanted: bool) -> str:
-        """Put the sampler above in the place of vLLM's, or vLLM's back. Returns why it cannot, or ""."""
-        runner = self.model_runner
-        sampler: Any = getattr(runner, "sampler", None)
-        if getattr(runner, "speculative_config", None) is not None:
-            return "speculative decoding samples elsewhere"
-        if type(sampler) not in (Sampler, EntropySampler):
-            return f"{type(runner).__module__} samples by {type(sampler).__module__}, which this plug-in does not know"
-        kind = EntropySampler if wanted else Sampler
-        runner.sampler = kind(logprobs_mode=sampler.logprobs_mode, use_fp64_gumbel=sampler.use_fp64_gumbel)
-        return ""

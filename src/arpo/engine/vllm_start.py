@@ -14,7 +14,7 @@ from typing import Any
 
 from arpo.engine.lora import is_adapted
 from arpo.engine.models import PACKAGED, load_policy
-from arpo.engine.publishing import WeightsFolder, save_plain
+from arpo.engine.publishing import EXTENSION, WeightsFolder, save_plain
 from arpo.engine.settings import ModelSettings, VllmSettings
 from arpo.errors import ConfigError, EngineDownError
 
@@ -26,7 +26,7 @@ _OURS = {
     "logprobs_mode": "engine.entropy",
     "enable_prefix_caching": "nothing: it is always on",
     "skip_tokenizer_init": "nothing: vLLM sees no text",
-    "worker_extension_cls": "nothing: it carries the exact entropies",
+    "worker_extension_cls": "nothing: it carries a part of this engine",
 }
 _PREFILL = 8192
 """Tokens of one step on the CPU, where prompts are not prefilled in chunks."""
@@ -63,7 +63,7 @@ def engine_options(source: str, model: ModelSettings, settings: VllmSettings) ->
         "logprobs_mode": "processed_logprobs",
         "enable_prefix_caching": True,
         "skip_tokenizer_init": True,
-        "worker_extension_cls": "arpo.engine.vllm_entropy.WorkerExtension",
+        "worker_extension_cls": EXTENSION,
         "disable_log_stats": True,
         **_on_cpu(settings),
         **settings.options,
