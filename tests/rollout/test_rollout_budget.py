@@ -56,7 +56,7 @@ def play(world: World, units: int, chosen: BudgetSettings, arrivals: random.Rand
             budget.leave(path)
             del running[path]
         else:
-            possible = budget.worth_pausing(path, world.tokens_left(path, depth))
+            possible = not budget.refusal(path, world.tokens_left(path, depth))
             if possible and world.wants(path, depth):
                 budget.claim(path, world.branches, world.gain(path, depth))
             else:
@@ -268,11 +268,11 @@ def test_what_caps_forbid_is_not_waited_for() -> None:
 
 def test_places_where_nothing_may_open() -> None:
     budget = two_roots(BudgetSettings(max_depth=1, min_tokens_left=10))
-    assert budget.worth_pausing("r0", 10)
-    assert not budget.worth_pausing("r0", 9)
+    assert not budget.refusal("r0", 10)
+    assert budget.refusal("r0", 9)
     assert budget.refusal("r0", 9) == "fewer than min_tokens_left"
     budget.skip("r0")
-    assert not budget.worth_pausing("r0", 10)
+    assert budget.refusal("r0", 10)
     assert budget.refusal("r0", 10) == "max_depth reached"
     assert budget.can_still_open()
     budget.skip("r1")
@@ -285,17 +285,17 @@ def test_a_pause_does_not_depend_on_how_far_the_others_are(order: str) -> None:
     budget = two_roots(BudgetSettings.model_validate({"order": order, "max_forks": 1, "per_trajectory_cap": 1}))
     budget.claim("r0", 1)
     budget.settle()
-    assert budget.worth_pausing("r0", 100)
-    assert budget.worth_pausing("r1", 100)
+    assert not budget.refusal("r0", 100)
+    assert not budget.refusal("r1", 100)
 
 
 def test_arrival_never_waits_and_stops_pausing_when_nothing_is_left() -> None:
     budget = two_roots(BudgetSettings(order="arrival"), branches=2)
-    assert budget.worth_pausing("r0", 100)
+    assert not budget.refusal("r0", 100)
     budget.claim("r1", 2)
     (grant,) = budget.settle()
     assert (grant.opened, grant.note) == (1, "budget spent")
-    assert not budget.worth_pausing("r0", 100)
+    assert budget.refusal("r0", 100)
     assert budget.refusal("r0", 100) == "budget spent"
 
 

@@ -44,7 +44,7 @@ class Config(Frozen):
     def _branches_can_open(self) -> "Config":
         """Branching happens after tool results: without tools or calls the M - N kept trajectories are unreachable."""
         rollout = self.rollout
-        if rollout.branching.type == "none" or rollout.initial == rollout.total:
+        if not rollout.may_branch:
             return self
         kept = rollout.total - rollout.initial
         remedy = 'set rollout.branching.type = "none" and rollout.initial = rollout.total, or'

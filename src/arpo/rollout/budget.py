@@ -94,10 +94,6 @@ class Budget:
         """The trajectory will claim no more (it ended, or has no calls left). Its pending claims stand."""
         self._next_depth.pop(path, None)
 
-    def worth_pausing(self, path: str, tokens_left: int) -> bool:
-        """False if nothing can open at this trajectory's next decision, whatever it is; see `refusal`."""
-        return not self.refusal(path, tokens_left)
-
     def refusal(self, path: str, tokens_left: int) -> str:
         """Why nothing can open at this trajectory's next decision; "" if something may.
 

@@ -104,8 +104,7 @@ class Group:
             self.roots = [self._root(0, False)]
             await self._follow(self.roots[0])
             seen = [point.h_tool for point in self.points.values() if not math.isnan(point.h_tool)]
-            wanted = monitored_initial(rule, self.settings.total, self.roots[0].h_root, seen)
-            initial = max(wanted, min(2, self.settings.total))  # the first one does not branch, so a second one must
+            initial = monitored_initial(rule, self.settings.total, self.roots[0].h_root, seen)
             self.budget = self._budget(self.settings.total - initial)
         fresh = [self._root(number, self.budget.left > 0) for number in range(len(self.roots), initial)]
         self.roots += fresh
@@ -187,17 +186,18 @@ class Group:
     async def _decide(self, walk: Walk) -> Finish:
         """After a tool result: measure, decide, claim from the budget, and sample the segment to its end."""
         left = walk.room - self.width if self.at == "after_window" else walk.room
-        pausing = walk.may_branch and self.budget.worth_pausing(walk.path, left)
+        refusal = self.budget.refusal(walk.path, left) if walk.may_branch else "budget spent"
+        pausing = not refusal
         if self.lookahead:
             fresh = await self._peek(walk) if pausing else _NOTHING
-            self._record(walk, self._forks(walk, pausing), fresh, 0, False)
+            self._record(walk, self._forks(walk, pausing), fresh, 0, False, refusal)
             return await self._draw(walk, walk.room)
         forks = self._forks(walk, pausing and self.at != "after_window")
         finish = await self._draw(walk, self.width if pausing else walk.room)
         if self.at == "after_window":
             forks = self._forks(walk, pausing and finish is Finish.WINDOW)
         ended = finish is not Finish.WINDOW and len(walk.open_tokens) <= self.width
-        self._record(walk, forks, walk.pieces[-1], 1, ended)
+        self._record(walk, forks, walk.pieces[-1], 1, ended, refusal)
         return await self._draw(walk, walk.room) if finish is Finish.WINDOW else finish
 
     async def _peek(self, walk: Walk) -> Segment:
@@ -211,8 +211,11 @@ class Group:
         numbers = range(1, self.settings.branches + 1) if possible else ()
         return [walk.fork(child_path(walk.path, walk.depth, number)) for number in numbers]
 
-    def _record(self, walk: Walk, forks: list[Walk], measured: Segment, drawn: int, ended: bool) -> None:
-        """Ask the rule and hand its wish to the budget. `drawn`: pieces sampled since the tool result."""
+    def _record(self, walk: Walk, forks: list[Walk], measured: Segment, drawn: int, ended: bool, refusal: str) -> None:
+        """Ask the rule and hand its wish to the budget.
+
+        `drawn`: pieces sampled since the tool result; `refusal`: why no child can open here, if so.
+        """
         h_tool, h_tool_slack = self._mean(measured, self.width)
         reading = Reading(
             h_root=walk.h_root,
@@ -232,14 +235,13 @@ class Group:
             each.streak = streak
         result = len(walk.pieces) - drawn
         cut = len(walk.pieces) if self.at == "after_window" else result
-        point = Point(walk, walk.tool, walk.depth, h_tool, verdict, result, cut, forks)
+        note = refusal if verdict.wanted and not forks else ""
+        point = Point(walk, walk.tool, walk.depth, h_tool, verdict, result, cut, forks, note=note)
         self.points[walk.path, walk.depth] = point
         self._claim(walk, point)
 
     def _claim(self, walk: Walk, point: Point) -> None:
         wanted = point.verdict.wanted
-        if wanted and not point.children:
-            point.note = "no branch may open here" if walk.may_branch and self.budget.left else "budget spent"
         if not walk.may_branch:
             return
         if point.children and wanted:
