@@ -545,6 +545,7 @@ async def test_the_cancelled_caller_of_a_thread_does_not_wait_for_it():
     assert tool_threads() == []
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_answers_a_loop_that_is_gone_harms_nobody():
     stuck = threading.Event()
     tools = box(blocking(lambda context: stuck.wait(30) and "x"), concurrency=1, timeout=0.3)
@@ -553,6 +554,15 @@ def test_a_thread_that_answers_a_loop_that_is_gone_harms_nobody():
     assert asyncio.run(ask(tools)).text == "x"
     asyncio.run(tools.close())
     assert tool_threads() == []
+    assert not tools._entries["t"].calls.workers._all
+
+
+async def test_without_a_limit_there_are_only_so_many_threads(monkeypatch):
+    monkeypatch.setattr("arpo.tools.toolbox.DEFAULT_THREADS", 2)
+    tools = box(blocking(lambda context: time.sleep(0.002) or "x"))
+    await asyncio.gather(*(ask(tools) for _ in range(8)))
+    assert (tools.stats["t"].in_flight, len(tool_threads())) == (2, 2)
+    await tools.close()
 
 
 def test_what_runs_in_a_thread():
