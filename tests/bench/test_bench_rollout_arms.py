@@ -17,14 +17,13 @@ from arpo.bench.rollout_generate import GenerateRollout
 from arpo.bench.rollout_presets import Size
 from arpo.bench.rollout_rows import Pair, rollout_row
 from arpo.bench.rollout_sentences import SentenceDialect
-from arpo.bench.rollout_tools import HEAVY, Latency, delayed
+from arpo.bench.rollout_tools import Latency, delayed
 from arpo.config.bench import build_subject
 from arpo.rollout.scheduler import rollout_many
 from arpo.tree import Finish
 
-AT_ONCE = Latency("0", 0.0)
-SMALL = Size(prompts=2, group="2+2", max_tokens=120, max_calls=3, rounds=1, tools="0", in_flight=None, long=0,
-             entropy_rounds=0)  # fmt: skip
+AT_ONCE, VARIED = Latency("0", 0.0), Latency("varied", 0.003, 1.0)
+SMALL = Size(prompts=2, group="2+2", max_tokens=120, max_calls=3, rounds=1, tools="0", in_flight=None)
 
 
 @pytest.fixture(scope="module")
@@ -167,11 +166,11 @@ def test_the_row_of_rounds() -> None:
 
 def test_all_of_it_on_one_prompt(pocket: Subject) -> None:
     said: list[str] = []
-    setting = RolloutSetting(prompts=1, rounds=1, tools=(AT_ONCE, HEAVY), in_flight=1, long=2, entropy_rounds=1)
+    setting = RolloutSetting(prompts=1, rounds=1, tools=(AT_ONCE, VARIED), in_flight=1, long=2, entropy_rounds=1)
     short = replace(pocket, rollout=pocket.rollout.model_copy(update={"max_tokens": 24}))
     rows = list(measure_rollouts(short, setting, said.append))
     assert [(row.tools, row.versus) for row in rows] == [
-        ("0", "lockstep"), ("0", "generate"), ("heavy", "lockstep"), ("heavy", "generate"),
+        ("0", "lockstep"), ("0", "generate"), ("varied", "lockstep"), ("varied", "generate"),
     ]  # fmt: skip
     for row in rows:
         assert row.ratio > 0

@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class RolloutSetting:
     """How to measure. `prompts` per run; `in_flight`: prompts at once where the idle share of a long run is measured
-    (with heavy tools), over `long` prompts, or None; `entropy_rounds`: pairs with and without entropy, 0: none."""
+    (where latencies vary), over `long` prompts, or None; `entropy_rounds`: pairs with and without entropy, 0: none."""
 
     prompts: int
     rounds: int
@@ -138,8 +138,8 @@ def _give_back_freed_memory() -> None:
 
 
 def _full(subject: Subject, setting: RolloutSetting, latency: Latency, say: Say) -> float | None:
-    """The idle share while all `in_flight` prompts are under way, where tools are heavy."""
-    if setting.in_flight is None or latency is not HEAVY:
+    """The idle share while all `in_flight` prompts are under way, where latencies vary."""
+    if setting.in_flight is None or not latency.sigma:
         return None
     say(f"{subject.name}, tools {latency.name}: {setting.in_flight} of {setting.long} prompts in flight")
     return steady(subject, latency, subject.tasks[: setting.long], setting.in_flight).full

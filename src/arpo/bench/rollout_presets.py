@@ -23,22 +23,18 @@ class Size:
     rounds: int
     tools: str
     in_flight: int | None
-    long: int
-    entropy_rounds: int
 
 
+_LONG = 3
+"""A long run takes this many times the prompts that are in flight."""
 _SMOLLM2 = {
-    "quick": Size(prompts=1, group="4+4", max_tokens=96, max_calls=2, rounds=2, tools="0,heavy", in_flight=None, long=0,
-                  entropy_rounds=3),
-    "full": Size(prompts=4, group="8+8", max_tokens=256, max_calls=4, rounds=3, tools="0,50ms,heavy", in_flight=4,
-                 long=12, entropy_rounds=5),
-}  # fmt: skip
+    "quick": Size(prompts=1, group="4+4", max_tokens=96, max_calls=2, rounds=2, tools="0,heavy", in_flight=None),
+    "full": Size(prompts=4, group="8+8", max_tokens=256, max_calls=4, rounds=3, tools="0,50ms,heavy", in_flight=4),
+}
 _OTHERS = {
-    "quick": Size(prompts=8, group="8+8", max_tokens=400, max_calls=7, rounds=3, tools="0,50ms,heavy", in_flight=16,
-                  long=48, entropy_rounds=6),
-    "full": Size(prompts=16, group="8+8", max_tokens=400, max_calls=7, rounds=7, tools="0,50ms,heavy", in_flight=16,
-                 long=128, entropy_rounds=20),
-}  # fmt: skip
+    "quick": Size(prompts=8, group="8+8", max_tokens=400, max_calls=7, rounds=3, tools="0,50ms,heavy", in_flight=16),
+    "full": Size(prompts=16, group="8+8", max_tokens=400, max_calls=7, rounds=9, tools="0,50ms,heavy", in_flight=16),
+}
 
 
 def size(model: str, preset: str, **changes: int | str | None) -> Size:
@@ -63,8 +59,8 @@ def setting(own: Size, versus: str | None, memory: bool) -> RolloutSetting:
         tools=parse_tools(own.tools),
         versus=VERSUS if versus is None else parse_versus(versus),
         in_flight=own.in_flight,
-        long=own.long,
-        entropy_rounds=own.entropy_rounds,
+        long=_LONG * (own.in_flight or 0),
+        entropy_rounds=2 * own.rounds,
         memory=memory,
     )
 

@@ -41,7 +41,7 @@ class RolloutRow:
     """Of trajectories per CPU second of the process: what to read of tools without latency on a machine that others use
     too."""
     idle_share: float | None
-    """Share of the time in which the model computes nothing."""
+    """Share of the time in which the engine computes nothing."""
     idle_share_versus: float | None
     idle_share_full: float | None
     """The same in a longer run, while `in_flight` prompts were in flight."""
