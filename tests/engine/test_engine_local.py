@@ -156,7 +156,7 @@ async def test_a_running_sequence_can_be_forked():
 
 async def test_eviction_and_preemption_recompute_instead_of_failing():
     """Room for two long sequences, five asked for; each must come out as with all the room in the world."""
-    params = SampleParams(40, end_tokens=(999,))
+    params = SampleParams(100, end_tokens=(999,))
     prefixes = [encode(f"question number {i} ") for i in range(5)]
     tight = build(max_cached_tokens=128)
     assert tight.capabilities.max_context == 128
@@ -164,7 +164,7 @@ async def test_eviction_and_preemption_recompute_instead_of_failing():
     wide = await asyncio.gather(*(build().sample(p, params, i) for i, p in enumerate(prefixes)))
     for a, b in zip(segments, wide, strict=True):
         assert a.tokens.tolist() == b.tokens.tolist()
-        assert len(a) == 40
+        assert len(a) == 100
     assert tight._store.pages * PAGE <= 128
     assert tight.stats.prefilled_tokens > tight.stats.prefix_tokens - tight.stats.reused_tokens
     # A parked prefix that had to go is computed again.

@@ -24,7 +24,7 @@ def attend(q_BHGD: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, plan:
         of_U.index_select(0, part).view(rows, count, *of_U.shape[1:]) for of_U in (mixed_U, total_U, top_U)
     )
     weight = (top - top.amax(1, keepdim=True)).exp_()
-    return ((mixed * weight).sum(1) / (total * weight).sum(1)).to(q_BHGD.dtype)
+    return (mixed.mul_(weight).sum(1) / total.mul_(weight).sum(1)).to(q_BHGD.dtype)
 
 
 _FILL = (0.0, 0.0, -torch.inf)

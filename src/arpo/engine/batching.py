@@ -108,7 +108,11 @@ class Batcher:
         in_place = shared > 0 and not slots.running[found] and slots.length[found] == shared
         held = int(slots.held[found]) if in_place else shared // PAGE
         if not self._make_room(pages_for(len(row.tokens)) - held + len(self.running), found if shared else -1):
-            return not self.running and shared > 0 and self._start(row, tokens_T, -1, 0)
+            if in_place or not shared or slots.running[found]:
+                return False
+            # The parked sequence gives way from its end; what the row shares with it stays, up to part of a page.
+            kept = slots.cut(found, shared)
+            return self._start(row, tokens_T, found if kept else -1, kept)
         if shared:
             slots.touch(found)
         row.slot = found if in_place else slots.fork(found, shared)

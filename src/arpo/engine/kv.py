@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from arpo.engine.paging import Plan
 
-PAGE = 16
+PAGE = 32
 """Tokens per page. Larger ones waste memory at every fork, smaller ones cost more small operations per step."""
 _FIRST_PAGES = 128
 

@@ -24,15 +24,16 @@ from arpo.engine.base import Capabilities, SampleParams
 from arpo.engine.batching import Batcher
 from arpo.engine.fused import FusedForward, can_fuse
 from arpo.engine.kv import PAGE, PageStore
-from arpo.engine.lora import is_adapted, load_adapter, merged_state_dict, save_weights
+from arpo.engine.lora import is_adapted, load_adapter, save_weights
 from arpo.engine.models import load_policy
 from arpo.engine.passes import Passes
 from arpo.engine.rows import Row, frozen
 from arpo.engine.settings import LocalSettings
 from arpo.engine.slots import Slots
 from arpo.engine.stats import EngineStats
-from arpo.engine.stock import Forward, StockForward, check_attention, text_config
+from arpo.engine.stock import Forward, StockForward
 from arpo.engine.stopping import Stopper
+from arpo.engine.weights import check_state, context_of, end_tokens_of, state_of
 from arpo.errors import ArpoError
 from arpo.tree import Finish, Segment
 
@@ -66,7 +67,7 @@ class LocalEngine:
     ) -> None:
         """Raises ArpoError if the model's layers cannot be cached this way."""
         self._model, self._tokenizer = model, tokenizer
-        self._context = _context(model, max_context, max_cached_tokens // PAGE * PAGE)
+        self._context = context_of(model, max_context, max_cached_tokens // PAGE * PAGE)
         self._store = PageStore(model.device, model.dtype, max_cached_tokens // PAGE)
         self._slots = Slots(self._store, _SLOTS_PER_ROW * max_batch)
         self._stopper = Stopper(self._decode, range(len(tokenizer)))
@@ -80,7 +81,7 @@ class LocalEngine:
             prefix_reuse=prefix_reuse,
             entropy=entropy == "exact",
         )
-        self._end_tokens = _end_tokens(model, tokenizer)
+        self._end_tokens = end_tokens_of(model, tokenizer)
         self._vocabulary = model.get_input_embeddings().weight.shape[0]
         self._version = 0
         self._task: asyncio.Task[None] | None = None
@@ -152,10 +153,13 @@ class LocalEngine:
         self._version += 1
 
     async def close(self) -> None:
-        """Stop what runs; the callers are cancelled."""
+        """Stop what runs and give the cache back; callers that still wait are cancelled."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task])
+        for row in self._batcher.reset():
+            row.future.cancel()
+        self._release()
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -260,47 +264,8 @@ class LocalEngine:
 
     def _replace(self, weights: Any) -> None:
         if weights is not self._model:
-            state = weights if isinstance(weights, Mapping) else _state_of(weights, adapted=is_adapted(self._model))
-            _check_state(self._model, state)
+            state = weights if isinstance(weights, Mapping) else state_of(weights, adapted=is_adapted(self._model))
+            check_state(self._model, state)
             self._model.load_state_dict(state)
         self._forward.refresh()
         self._slots.forget()
-
-
-def _state_of(module: Any, *, adapted: bool) -> Mapping[str, torch.Tensor]:
-    """A module's weights for an engine whose own module has an adapter, or has none."""
-    return module.state_dict() if adapted else merged_state_dict(module)
-
-
-def _check_state(model: Any, state: Mapping[str, torch.Tensor]) -> None:
-    """Refuse a state dict before any of it is copied."""
-    own = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    new = {name: tuple(value.shape) for name, value in state.items()}
-    wrong = sorted(name for name in own.keys() | new.keys() if own.get(name) != new.get(name))
-    if wrong:
-        name = wrong[0]
-        raise ArpoError(
-            f"the published weights do not fit {type(model).__name__}: {len(wrong)} tensors differ, {name!r} is "
-            f"{new.get(name, 'missing')} there and {own.get(name, 'unknown')} here"
-        )
-
-
-def _context(model: Any, asked: int | None, cached: int) -> int:
-    """Longest sequence: of the model, of the option, and of a cache that must hold it."""
-    known = getattr(text_config(model), "max_position_embeddings", None)
-    context = min(value for value in (known, asked, cached) if value is not None)
-    check_attention(model, context)
-    return context
-
-
-def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
-    """End-of-sequence ids of the generation config, the model's config and the tokenizer."""
-    found: set[int] = set()
-    for value in (
-        getattr(model.generation_config, "eos_token_id", None),
-        model.config.eos_token_id,
-        tokenizer.eos_token_id,
-    ):
-        if value is not None:
-            found.update(value if isinstance(value, Sequence) else [value])
-    return frozen(found)

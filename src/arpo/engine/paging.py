@@ -20,11 +20,14 @@ import torch
 
 _GRAIN = 32
 """Chunks begin and end at multiples of this."""
-_READER = 0.1
-"""Cost of one more reader of a page."""
 _CALL = 12.0
 """Cost of one more chunk: about ten small operations per layer."""
 _MOVE = 4.0
+
+
+def reading(readers: np.ndarray) -> np.ndarray:
+    """Cost of a page with so many readers: a product with a matrix costs more than one with a vector, then little."""
+    return np.where(readers > 1, 1.2 + 0.05 * readers, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class Span:
 
     @property
     def cost(self) -> float:
-        return (self.stop - self.start) * (1 + _READER * self.readers) + _CALL
+        return (self.stop - self.start) * float(reading(np.array([self.readers]))[0]) + _CALL
 
     def with_next(self, other: "Span") -> "Span":
         return Span(self.start, other.stop, max(self.readers, other.readers))
@@ -143,7 +146,7 @@ class Order:
     def moves(self, readers_P: np.ndarray, holders_P: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """Pages and their new places, if moving pays by now. `readers_P` may end early; `holders_P` covers all."""
         read = readers_P[readers_P > 0]
-        needed = float((1 + _READER * read).sum()) + _CALL
+        needed = float(reading(read).sum()) + _CALL
         self._debt += sum(span.cost for span in spans(readers_P)) - needed
         if self._debt < _GRAIN:
             return None

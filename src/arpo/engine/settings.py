@@ -84,7 +84,7 @@ class LocalSettings(Frozen):
     max_batch: int = Field(256, ge=1)
     """Sequences that run at once; others wait their turn."""
 
-    max_cached_tokens: int = Field(1 << 18, ge=16)
+    max_cached_tokens: int = Field(1 << 18, ge=32)
     """Tokens for which the KV store has room, running sequences included. Parked prefixes are dropped, the least
     recently used first, to stay below it; what is dropped is computed again when it is needed."""
 

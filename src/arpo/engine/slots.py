@@ -24,8 +24,8 @@ class Slots:
     """Records of sequences and their holds on pages. At most `limit` sequences.
 
     `length[s]`: tokens of `tokens[s]` whose keys and values are there; `planned[s]` >= `length[s]`: what it will be
-    once the running prefill is through; `held[s]`: pages of `table[s]`; `running[s]`: a row is working on it; `touched[s]`:
-    when it was last used. A slot that is neither running nor holds pages is empty.
+    once the running prefill is through; `held[s]`: pages of `table[s]`; `running[s]`: a row is working on it;
+    `touched[s]`: when it was last used. A slot that is neither running nor holds pages is empty.
     """
 
     def __init__(self, store: PageStore, limit: int) -> None:
@@ -124,8 +124,15 @@ class Slots:
 
     def drop(self, slot: int) -> None:
         """Forget a parked slot; pages that no other sequence holds become free."""
-        self.store.release(self.table[slot, : self.held[slot]])
-        self.held[slot] = self.length[slot] = self.planned[slot] = 0
+        self.cut(slot, 0)
+
+    def cut(self, slot: int, tokens: int) -> int:
+        """Forget a parked slot beyond the last full page within its first `tokens`; the tokens that are left."""
+        kept = tokens // PAGE
+        self.store.release(self.table[slot, kept : self.held[slot]])
+        self.held[slot] = kept
+        self.length[slot] = self.planned[slot] = kept * PAGE
+        return kept * PAGE
 
     def touch(self, slot: int) -> None:
         """Mark as just used."""
