@@ -90,7 +90,7 @@ def rollout(
     from arpo.bench.rollout import measure_rollouts
     from arpo.bench.rollout_presets import model_names, setting, size
     from arpo.bench.rollout_report import headline, render
-    from arpo.config.bench import build_subject
+    from arpo.config.bench import opened_subject
 
     changes = {"tools": tools, "prompts": prompts, "group": group, "max_tokens": max_tokens, "rounds": rounds}
     own = {name: size(name, preset, **changes, in_flight=in_flight) for name in model_names(model)}
@@ -98,10 +98,10 @@ def rollout(
     rows: list[RolloutRow] = []
     say = _say(quiet)
     for name, one in settings.items():
-        subject = build_subject(name, own[name], tasks=one.tasks, device=device, dtype=dtype)
-        for row in measure_rollouts(subject, one, say):
-            say(headline(row))
-            rows.append(row)
+        with opened_subject(name, own[name], tasks=one.tasks, device=device, dtype=dtype) as subject:
+            for row in measure_rollouts(subject, one, say):
+                say(headline(row))
+                rows.append(row)
     Console().print(render(rows))
     if json is not None:
         write_json(rows, json)

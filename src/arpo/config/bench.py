@@ -1,6 +1,9 @@
 """From the name of a model to what a benchmark of rollouts measures: the demo's configuration, at another size."""
 
+import asyncio
 import importlib.resources
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from arpo.bench.presets import parse_group
 from arpo.bench.rollout_arms import Subject
@@ -50,6 +53,16 @@ def build_subject(
         entropy=config.entropy,
         engine=config.engine,
     )
+
+
+@contextmanager
+def opened_subject(model: str, size: Size, *, tasks: int, device: str, dtype: str) -> Iterator[Subject]:
+    """`build_subject`, whose tools are closed in the end."""
+    subject = build_subject(model, size, tasks=tasks, device=device, dtype=dtype)
+    try:
+        yield subject
+    finally:
+        asyncio.run(subject.toolbox.close())
 
 
 def _demo(*changes: str) -> Config:
