@@ -1,15 +1,17 @@
-"""What the local engine gains: side-by-side runs in one process on one thread.
+"""What the local engine gains: side-by-side runs in one process.
 
-    OMP_NUM_THREADS=1 python benchmarks/engine.py [--model pocket|PATH] [--prompts 16] [--group 8] [--rounds 3]
+    python benchmarks/engine.py [--model pocket|PATH] [--prompts 16] [--group 8] [--prompt-tokens 25] [--rounds 3]
+                                [--threads 1] [--arms reuse no-entropy ...]
 
 The job imitates a rollout of the pocket policy: per prompt a group of trajectories of two to four policy segments with
 a tool result after each but the last, 155 tokens in the mean. Segments have fixed lengths (end tokens off), so every
 arm samples the same number of tokens. The arms take turns; the table gives medians over the rounds. On a busy machine
 read the CPU seconds.
 
-Arms: `reuse` (the engine as it is), `re-prefill` (prefix_reuse=False: what an engine does that forgets), `stock`
-(reuse with the module's own forward), and `generate`: transformers' `generate` on the same prompts, all turns as
-one batch per turn, whole prefix computed again. Without `--model` the pocket architecture with random weights is used.
+Arms: `reuse` (the engine as it is), `no-entropy` (zeros instead of exact entropies), `stock` (reuse with the module's
+own forward), `re-prefill` (prefix_reuse=False: what an engine does that forgets), and `generate`: transformers'
+`generate` on the same prompts, all turns as one batch per turn, whole prefix computed again. Without `--model` the
+pocket architecture with random weights is used.
 """
 
 import argparse
@@ -25,7 +27,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from arpo.engine import SampleParams
+from arpo.engine import EngineStats, SampleParams
+from arpo.engine.kv import PAGE
 from arpo.engine.local import LocalEngine
 from arpo.engine.models import load_policy
 
@@ -47,14 +50,17 @@ def random_pocket() -> tuple[Any, Any]:
 class Job:
     """The lengths of one imitated rollout, drawn once: prompts, segments per trajectory, results."""
 
-    def __init__(self, prompts: int, group: int, vocabulary: int) -> None:
+    def __init__(self, prompts: int, group: int, vocabulary: int, prompt_tokens: int = 25) -> None:
         rng = np.random.default_rng(0)
-        self.prompts = [rng.integers(2, vocabulary, rng.integers(15, 35)).tolist() for _ in range(prompts)]
+        lengths = prompt_tokens + rng.integers(-10, 10, prompts)
+        self.prompts = [rng.integers(2, vocabulary, length).tolist() for length in lengths]
         self.starts = [prompt for prompt in self.prompts for _ in range(group)]
         turns = rng.integers(2, 5, len(self.starts))
         self.segments = [rng.integers(15, 45, count).tolist() for count in turns]
         self.results = [[rng.integers(2, vocabulary, rng.integers(10, 30)).tolist() for _ in range(n)] for n in turns]
         self.sampled = sum(map(sum, self.segments))
+        shown = sum(len(result) for results in self.results for result in results[:-1])
+        self.unique = sum(map(len, self.prompts)) + self.sampled + shown
 
 
 async def rollout(engine: LocalEngine, job: Job) -> None:
@@ -73,7 +79,10 @@ def engine_arm(model: Any, tokenizer: Any, job: Job, **options: Any) -> Callable
 
     def run() -> None:
         asyncio.run(engine.publish(model, 1))
+        engine.stats = EngineStats()
         asyncio.run(rollout(engine, job))
+
+    run.engine = engine  # type: ignore[attr-defined]
 
     return run
 
@@ -107,16 +116,22 @@ def main() -> None:
     parser.add_argument("--model", help="a name for load_policy; default: pocket architecture, random weights")
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--group", type=int, default=8)
+    parser.add_argument("--prompt-tokens", type=int, default=25, help="in the mean; at least 11")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--arms", nargs="+", default=["reuse", "no-entropy", "stock", "re-prefill", "generate"])
     options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     model, tokenizer = load_policy(options.model) if options.model else random_pocket()
-    job = Job(options.prompts, options.group, model.config.vocab_size)
-    arms = {
+    job = Job(options.prompts, options.group, model.config.vocab_size, options.prompt_tokens)
+    arms: dict[str, Any] = {
         "reuse": engine_arm(model, tokenizer, job),
+        "no-entropy": engine_arm(model, tokenizer, job, entropy="none"),
         "stock": engine_arm(model, tokenizer, job, fused=False),
         "re-prefill": engine_arm(model, tokenizer, job, prefix_reuse=False),
         "generate": generate_arm(model, job),
     }
+    arms = {name: arms[name] for name in ("reuse", *options.arms)}
     wall: dict[str, list[float]] = {name: [] for name in arms}
     cpu: dict[str, list[float]] = {name: [] for name in arms}
     for _ in range(options.rounds):
@@ -131,6 +146,11 @@ def main() -> None:
         w, c = statistics.median(wall[name]), statistics.median(cpu[name])
         ratio = c / statistics.median(cpu["reuse"])
         print(f"{name:12} {w:8.2f} {c:7.2f} {job.sampled / w:16.0f} / {job.sampled / c:5.0f} {ratio:16.2f}")
+    engine = arms["reuse"].engine
+    made = engine._store.pages * PAGE
+    print(
+        f"reuse: {engine.stats.computed_tokens} tokens computed, {job.unique} unique; the cache grew to {made} tokens"
+    )
 
 
 if __name__ == "__main__":
