@@ -28,7 +28,7 @@ class Size:
 _LONG = 3
 """A long run takes this many times the prompts that are in flight."""
 _SMOLLM2 = {
-    "quick": Size(prompts=1, group="4+4", max_tokens=96, max_calls=2, rounds=2, tools="0,heavy", in_flight=None),
+    "quick": Size(prompts=1, group="4+4", max_tokens=64, max_calls=2, rounds=2, tools="0,heavy", in_flight=None),
     "full": Size(prompts=4, group="8+8", max_tokens=256, max_calls=4, rounds=3, tools="0,50ms,heavy", in_flight=4),
 }
 _OTHERS = {
