@@ -131,6 +131,31 @@ async def test_no_deadlock_when_those_who_wait_or_are_inside_are_cancelled(seed:
             assert gate.phase == "tool"
 
 
+@pytest.mark.parametrize("turns_over_first", [True, False])
+async def test_who_is_cancelled_at_the_very_turn_of_the_phase(turns_over_first: bool) -> None:
+    """Whether the phase began just before or just after, the waiter is gone and the gate goes on."""
+    gate = PhaseGate()
+
+    async def tool() -> None:
+        async with gate.within("tool"):
+            await asyncio.sleep(0)
+
+    async with gate.within("sample"):
+        waiter, other = asyncio.create_task(tool()), asyncio.create_task(tool())
+        await asyncio.sleep(0)
+    if not turns_over_first:
+        waiter.cancel()
+    while gate.phase != "tool":
+        gate._tick()
+    waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+    async with asyncio.timeout(5):
+        await other
+        async with gate.within("sample"):
+            assert gate.phase == "sample"
+
+
 async def test_a_rollout_that_is_cancelled_leaves_the_gate_open() -> None:
     agent = lockstep_agent(Watched())
     task = asyncio.create_task(grow(agent))

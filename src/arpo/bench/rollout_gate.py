@@ -57,7 +57,7 @@ class PhaseGate:
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self._leave()  # it had just been let in
-            else:
+            elif turn in self._waiting[phase]:  # else the phase has begun without it
                 self._waiting[phase].remove(turn)
             raise
 
