@@ -162,9 +162,9 @@ class _PageLayer(CacheLayerMixin):
 
     is_sliding = False
 
-    def __init__(self, store: PageStore, index: int, layout: Layout) -> None:
+    def __init__(self, store: PageStore, index: int, layout: Layout, in_place: bool) -> None:
         super().__init__()
-        self._store, self._index, self._layout = store, index, layout
+        self._store, self._index, self._layout, self._in_place = store, index, layout, in_place
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """The store allocates when it is first written to."""
@@ -172,8 +172,10 @@ class _PageLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the new rows to their pages and return all that the batch may look at."""
+        """Write the new rows to their pages and return all that the batch may look at (as it came, if `in_place`)."""
         self._store.write(self._index, key_states, value_states, self._layout)
+        if self._in_place:
+            return key_states, value_states
         return self._store.gather(self._index, self._layout)
 
     def get_seq_length(self) -> int:
@@ -187,7 +189,10 @@ class _PageLayer(CacheLayerMixin):
 
 
 class PageCache(Cache):
-    """A transformers cache for one forward pass over the rows of a `Layout`."""
+    """A transformers cache for one forward pass over the rows of a `Layout`.
 
-    def __init__(self, store: PageStore, layers: int, layout: Layout) -> None:
-        super().__init__(layers=[_PageLayer(store, index, layout) for index in range(layers)])
+    `in_place`: the attention function reads the pages itself, so nothing is gathered.
+    """
+
+    def __init__(self, store: PageStore, layers: int, layout: Layout, in_place: bool = False) -> None:
+        super().__init__(layers=[_PageLayer(store, index, layout, in_place) for index in range(layers)])
