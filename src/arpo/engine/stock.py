@@ -2,8 +2,9 @@
 
 The module's own `forward` runs unchanged: it is given positions, an explicit mask and a cache that writes every row at
 its own length. In a decoding step its layers attend to the pages in place, through transformers' attention interface;
-elsewhere (prefill, `eager` attention, models without that interface) whole rows of keys are gathered for them. What cannot work this way (linear attention, state-space layers, windows shorter than the context) is
-refused when the engine is built.
+elsewhere (prefill, `eager` attention, models without that interface) whole rows of keys are gathered for them. What
+cannot work this way (linear attention, state-space layers, windows shorter than the context) is refused when the engine
+is built.
 """
 
 import inspect
