@@ -17,22 +17,17 @@ from arpo.rollout.settings import EntropySettings
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(900)]
 
 
-def children(pid: int) -> list[int]:
-    """All descendants of a process, from /proc."""
-    parents = {}
+def children(pid: int, name: str) -> list[int]:
+    """Direct children of a process whose command line holds `name`, from /proc."""
+    found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == pid and name in (entry / "cmdline").read_text():
+                found.append(int(entry.name))
         except OSError:
             continue  # it has ended meanwhile
-    found = [pid]
-    for one in found:
-        found.extend(child for child, parent in parents.items() if parent == one)
-    return found[1:]
-
-
-def named(pid: int, name: str) -> bool:
-    return name in Path(f"/proc/{pid}/cmdline").read_text()
+    return found
 
 
 async def dies_midway(engine: Any, policy: tuple[Any, Any], victim: int) -> str:
@@ -58,17 +53,18 @@ async def dies_midway(engine: Any, policy: tuple[Any, Any], victim: int) -> str:
 async def test_the_process_in_this_process_dies(
     engine_inside: Any, policy: tuple[Any, Any], figures: dict[str, str]
 ) -> None:
-    worker = next(pid for pid in children(os.getpid()) if named(pid, "VLLM::Worker"))
+    (core,) = children(os.getpid(), "VLLM::EngineCore")
+    (worker,) = children(core, "VLLM::Worker")
     said = await dies_midway(engine_inside, policy, worker)
     figures["vLLM's worker killed mid-rollout, in process"] = f"EngineDownError, no tree: {said}"
     await engine_inside.close()
-    assert not [pid for pid in children(os.getpid()) if named(pid, "VLLM::EngineCore")]
+    assert children(os.getpid(), "VLLM::EngineCore") == []
 
 
 async def test_the_server_dies(
     engine_server: Any, server: Any, policy: tuple[Any, Any], figures: dict[str, str]
 ) -> None:
-    helpers = children(server.process.pid)
+    helpers = children(server.process.pid, "VLLM::EngineCore")
     said = await dies_midway(engine_server, policy, server.process.pid)
     figures["server killed mid-rollout"] = f"EngineDownError, no tree: {said}"
     for pid in helpers:
