@@ -32,11 +32,13 @@ class EntropySampler(Sampler):
     def forward(self, logits: torch.Tensor, sampling_metadata: Any, *rest: Any, **more: Any) -> SamplerOutput:
         if sampling_metadata.max_num_logprobs is None:
             return super().forward(logits, sampling_metadata, *rest, **more)
-        scaled_BV = _scaled(logits, sampling_metadata.temperature)
-        log_z_B, entropy_B = normaliser_and_entropy(scaled_BV)
-        output = super().forward(logits, replace(sampling_metadata, max_num_logprobs=None), *rest, **more)
+        logits_BV, left = _scaled(logits.float(), sampling_metadata.temperature)
+        log_z_B, entropy_B = normaliser_and_entropy(logits_BV)
+        mine = replace(sampling_metadata, max_num_logprobs=None, temperature=left)
+        output = super().forward(logits_BV, mine, *rest, **more)
         token_B1 = output.sampled_token_ids.long()
-        logp_B = scaled_BV.gather(-1, token_B1)[:, 0] - log_z_B
+        # vLLM may have cut the other tokens of a row in place; the one it drew is as it was.
+        logp_B = logits_BV.gather(-1, token_B1)[:, 0] - log_z_B
         nobody_B1 = torch.full_like(output.sampled_token_ids, logits.shape[-1])
         output.logprobs_tensors = LogprobsTensors(
             logprob_token_ids=torch.cat([output.sampled_token_ids, nobody_B1], dim=1),
@@ -46,12 +48,13 @@ class EntropySampler(Sampler):
         return output
 
 
-def _scaled(logits_BV: torch.Tensor, temperature_B: torch.Tensor | None) -> torch.Tensor:
-    """A float32 copy at the sampling temperature; a copy, because vLLM samples from the original in place."""
-    logits_BV = logits_BV.to(torch.float32, copy=True)
-    if temperature_B is not None:
-        logits_BV.div_(torch.where(temperature_B < _GREEDY, 1.0, temperature_B)[:, None])
-    return logits_BV
+def _scaled(logits_BV: torch.Tensor, temperature_B: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The logits at the sampling temperature (in place), and the temperatures that are left for vLLM to apply."""
+    if temperature_B is None:
+        return logits_BV, None
+    greedy_B = temperature_B < _GREEDY
+    logits_BV.div_(torch.where(greedy_B, 1.0, temperature_B)[:, None])
+    return logits_BV, torch.where(greedy_B, temperature_B, 1.0)
 
 
 def normaliser_and_entropy(logits_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
