@@ -1,6 +1,6 @@
 """How large a benchmark of rollouts is when nobody says.
 
-`quick` takes ten minutes on two cores for both packaged models; `full` is for an evening. SmolLM2 computes a hundred
+`quick` takes half an hour on two cores for both packaged models; `full` is for an evening. SmolLM2 computes a hundred
 and fifty times as much per token as the pocket policy, so its jobs are small.
 """
 

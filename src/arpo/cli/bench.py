@@ -102,9 +102,9 @@ def rollout(
             for row in measure_rollouts(subject, one, say):
                 say(headline(row))
                 rows.append(row)
+                if json is not None:
+                    write_json(rows, json)  # after every row: who stops a long run keeps what it has measured
     Console().print(render(rows))
-    if json is not None:
-        write_json(rows, json)
     return 0
 
 
