@@ -169,6 +169,8 @@ def configuration(prompts: int, trajectories: int) -> Config:
             f"rollout.total={trajectories}",
             f"rollout.initial={max(trajectories // 2, 1)}",
             "run.seed=0",
+            # The store of keys and values grows to its budget by doubling; a small one is full-grown in the first half.
+            "engine.max_cached_tokens=32768",
         ],
         environ={},
     ).config
