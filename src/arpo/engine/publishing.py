@@ -22,7 +22,8 @@ import torch
 from arpo.engine.http import Server
 from arpo.engine.lora import is_adapted, merged_state_dict
 from arpo.engine.settings import OpenAISettings
-from arpo.errors import ArpoError, ConfigError, EngineDownError, EngineError, StorageError
+from arpo.engine.weights import check_state
+from arpo.errors import ConfigError, EngineDownError, EngineError, StorageError
 
 EXTENSION = "arpo.engine.vllm_worker.WorkerExtension"
 
@@ -97,15 +98,7 @@ def _shell(config: Any, kind: type) -> Any:
 
 
 def _fitting(state: Mapping[str, torch.Tensor], config: Any) -> Mapping[str, torch.Tensor]:
-    own = {name: tuple(value.shape) for name, value in _shell(config, type(None)).state_dict().items()}
-    new = {name: tuple(value.shape) for name, value in state.items()}
-    wrong = sorted(name for name in own.keys() | new.keys() if own.get(name) != new.get(name))
-    if wrong:
-        name = wrong[0]
-        raise ArpoError(
-            f"the published weights do not fit the model: {len(wrong)} tensors differ, {name!r} is "
-            f"{new.get(name, 'missing')} there and {own.get(name, 'unknown')} here"
-        )
+    check_state(_shell(config, type(None)), state)
     return state
 
 

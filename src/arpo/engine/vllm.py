@@ -32,6 +32,7 @@ from arpo.engine.stats import EngineStats
 from arpo.engine.stopping import Stopper
 from arpo.engine.topk import midpoints
 from arpo.engine.vllm_start import checkpoint, start
+from arpo.engine.weights import ids_of
 from arpo.errors import ConfigError, EngineDownError, EngineError
 from arpo.tree import Finish, Segment, Source
 
@@ -277,9 +278,5 @@ def _translated() -> Iterator[None]:
 
 def _end_tokens(config: Any, tokenizer: Any) -> frozenset[int]:
     """End-of-sequence ids of the generation config, the model's config and the tokenizer."""
-    found: set[int] = set()
     generation = config.try_get_generation_config() or {}
-    for value in (generation.get("eos_token_id"), config.hf_text_config.eos_token_id, tokenizer.eos_token_id):
-        if value is not None:
-            found.update(value if isinstance(value, Sequence) else [value])
-    return frozenset(found)
+    return ids_of(generation.get("eos_token_id"), config.hf_text_config.eos_token_id, tokenizer.eos_token_id)

@@ -1,4 +1,4 @@
-"""What the local engine reads off a model, and which weights it takes."""
+"""What engines read off a model, and which weights they take."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -39,12 +39,14 @@ def context_of(model: Any, asked: int | None, cached: int) -> int:
 
 def end_tokens_of(model: Any, tokenizer: Any) -> frozenset[int]:
     """End-of-sequence ids of the generation config, the model's config and the tokenizer."""
+    generation = getattr(model.generation_config, "eos_token_id", None)
+    return ids_of(generation, model.config.eos_token_id, tokenizer.eos_token_id)
+
+
+def ids_of(*values: int | Sequence[int] | None) -> frozenset[int]:
+    """All ids among values that are one id, several or none, as configurations have them."""
     found: set[int] = set()
-    for value in (
-        getattr(model.generation_config, "eos_token_id", None),
-        model.config.eos_token_id,
-        tokenizer.eos_token_id,
-    ):
+    for value in values:
         if value is not None:
             found.update(value if isinstance(value, Sequence) else [value])
     return frozen(found)
