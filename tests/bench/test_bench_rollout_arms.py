@@ -23,7 +23,7 @@ from arpo.rollout.scheduler import rollout_many
 from arpo.tree import Finish
 
 AT_ONCE, VARIED = Latency("0", 0.0), Latency("varied", 0.003, 1.0)
-SMALL = Size(prompts=2, group="2+2", max_tokens=120, max_calls=3, rounds=1, tools="0", in_flight=None)
+SMALL = Size(prompts=2, group="2+2", max_tokens=120, max_calls=3, rounds=1, tools="0", in_flight=None, entropy_rounds=1)
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,8 @@ Say = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class RolloutSetting:
     """How to measure. `prompts` per run; `in_flight`: prompts at once where the idle share of a long run is measured
-    (where latencies vary), over `long` prompts, or None; `entropy_rounds`: pairs with and without entropy, 0: none."""
+    (where latencies vary), over `long` prompts, or None; `entropy_rounds`: pairs with and without entropy, on half
+    of the prompts; 0: none."""
 
     prompts: int
     rounds: int
@@ -149,7 +150,7 @@ def _entropy_overhead(subject: Subject, setting: RolloutSetting, say: Say) -> fl
     """Median over the rounds of seconds of generation with entropy / without, less 1."""
     at_once, settings = Latency("0", 0.0), subject.independent()
     arms = [SchedulerArm(subject, at_once, settings, entropy=entropy) for entropy in ("exact", "none")]
-    tasks = subject.tasks[: setting.prompts]
+    tasks = subject.tasks[: max(1, setting.prompts // 2)]
     for arm in arms:
         arm.run(tasks, -1)
     ratios = []

@@ -1,7 +1,8 @@
 """How large a benchmark of rollouts is when nobody says.
 
-`quick` takes half an hour on two cores for both packaged models; `full` is for an evening. SmolLM2 computes a hundred
-and fifty times as much per token as the pocket policy, so its jobs are small.
+`quick` takes twenty minutes on two cores for both packaged models; `full` is for an evening. SmolLM2 computes a hundred
+and fifty times as much per token as the pocket policy, so its jobs are small. Exact entropy costs so little that only
+many short pairs show it: half of the job's prompts, and several pairs for every round.
 """
 
 from dataclasses import dataclass, replace
@@ -23,17 +24,47 @@ class Size:
     rounds: int
     tools: str
     in_flight: int | None
+    entropy_rounds: int
 
 
 _LONG = 3
 """A long run takes this many times the prompts that are in flight."""
 _SMOLLM2 = {
-    "quick": Size(prompts=1, group="4+4", max_tokens=64, max_calls=2, rounds=2, tools="0,heavy", in_flight=None),
-    "full": Size(prompts=4, group="8+8", max_tokens=256, max_calls=4, rounds=3, tools="0,50ms,heavy", in_flight=4),
+    "quick": Size(
+        prompts=1, group="4+4", max_tokens=32, max_calls=2, rounds=2, tools="0,heavy", in_flight=None, entropy_rounds=3
+    ),
+    "full": Size(
+        prompts=4,
+        group="8+8",
+        max_tokens=256,
+        max_calls=4,
+        rounds=3,
+        tools="0,50ms,heavy",
+        in_flight=4,
+        entropy_rounds=6,
+    ),
 }
 _OTHERS = {
-    "quick": Size(prompts=8, group="8+8", max_tokens=400, max_calls=7, rounds=3, tools="0,50ms,heavy", in_flight=16),
-    "full": Size(prompts=16, group="8+8", max_tokens=400, max_calls=7, rounds=9, tools="0,50ms,heavy", in_flight=16),
+    "quick": Size(
+        prompts=8,
+        group="8+8",
+        max_tokens=400,
+        max_calls=7,
+        rounds=3,
+        tools="0,50ms,heavy",
+        in_flight=16,
+        entropy_rounds=12,
+    ),
+    "full": Size(
+        prompts=16,
+        group="8+8",
+        max_tokens=400,
+        max_calls=7,
+        rounds=9,
+        tools="0,50ms,heavy",
+        in_flight=16,
+        entropy_rounds=36,
+    ),
 }
 
 
@@ -60,7 +91,7 @@ def setting(own: Size, versus: str | None, memory: bool) -> RolloutSetting:
         versus=VERSUS if versus is None else parse_versus(versus),
         in_flight=own.in_flight,
         long=_LONG * (own.in_flight or 0),
-        entropy_rounds=2 * own.rounds,
+        entropy_rounds=own.entropy_rounds,
         memory=memory,
     )
 
