@@ -19,6 +19,12 @@ class DataError(ArpoError):
     """A file is missing, truncated or holds a row that cannot be used."""
 
 
+class ToolDownError(ArpoError):
+    """A tool is out of order for everybody, and its settings say that the step must not go on without it."""
+
+    exit_code = 6
+
+
 class ToolSetupError(ArpoError):
     """A tool that the prompt offers cannot be built; training must not start without it."""
 

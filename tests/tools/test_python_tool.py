@@ -10,7 +10,7 @@ import pytest
 
 from arpo.errors import ToolSetupError
 from arpo.tools.base import ToolContext, ToolResult, ToolStatus
-from arpo.tools.python import PythonTool, show_last_value
+from arpo.tools.sandbox.tool import PythonTool, show_last_value
 from arpo.tools.settings import PythonSettings
 from arpo.tools.toolbox import ToolBox
 

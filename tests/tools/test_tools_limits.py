@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from arpo.tools import running
 from arpo.tools.base import ToolContext, ToolResult, ToolStatus
 from arpo.tools.limits import Bucket, Clock, Gate, Turns
-from arpo.tools.python import PythonTool
 from arpo.tools.registry import build
 from arpo.tools.running import off_the_clock, runs_in_thread
+from arpo.tools.sandbox.tool import PythonTool
 from arpo.tools.search import Document, SearchIndex, SearchTool
 from arpo.tools.settings import ImportSettings, PythonSettings, SearchSettings
 from arpo.tools.toolbox import Limit, ToolBox
@@ -730,7 +730,7 @@ async def test_code_that_prints_nothing_has_an_empty_result():
 
 async def test_slow_code_waits_for_a_core_off_the_clock(monkeypatch):
     """With one core to run on, the five calls run one after another, and the four that wait are not late for it."""
-    monkeypatch.setattr("arpo.tools.python._CORES", 1)
+    monkeypatch.setattr("arpo.tools.sandbox.tool._CORES", 1)
     python = PythonTool(PythonSettings(timeout=3), quick=0.001)
     tools = ToolBox([python], {"python": Limit(timeout=3)})
     code = "x = 0\nwhile x < 150000:\n    x += 1\nx"

@@ -3,7 +3,10 @@
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from arpo.tools.sessions import Session
 
 
 class ToolStatus(StrEnum):
@@ -23,12 +26,19 @@ class ToolStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """Where a call comes from: for seeds, logs and caches. `path` names the place in the tree."""
+    """Where a call comes from: for seeds, logs and caches. `path` names the place in the tree.
+
+    `question`: the task's; `reasoning`: the last of the policy's own text before the call. Only tools that declare
+    `reads_context = True` get these two. `session`: the state of the trajectory, for tools that keep one.
+    """
 
     task_id: str = ""
     path: str = ""
     seed: int = 0
     call_index: int = 0
+    question: str = ""
+    reasoning: str = ""
+    session: "Session | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +56,29 @@ class ToolResult:
     """Nothing was found or printed, although `text` says so in words."""
 
 
+class TransientError(Exception):
+    """What a tool raises for a failure that may be over in a moment: no connection, 429, 5xx.
+
+    Calls of idempotent tools are then tried again; everybody else's become `infra_error`. `after`: seconds that the
+    other side asks to wait (Retry-After), None if it asks for nothing.
+    """
+
+    def __init__(self, message: str, after: float | None = None) -> None:
+        super().__init__(message)
+        self.after = after
+
+
 class Tool(Protocol):
     """A named function that a model can call.
 
     `call` is a coroutine function, or a plain function, which then runs in a thread of its own and may block. Both
-    return a ToolResult, or a str for a success with that text. Three attributes are optional:
+    return a ToolResult, or a str for a success with that text. Some attributes are optional:
 
     `stateless = True` says that the result depends on the arguments and the seed alone; then equal calls of one group
     may run once. Tools without it are shared among equal histories only.
+    `idempotent`: a call may be made again without harm (default: as `stateless`); only then is anything retried.
+    `environment` (see `sessions`): the state that its calls of one trajectory build on.
+    `reads_context = True`: the context is to hold the question and the policy's last reasoning.
     `blocking = True`: the coroutine blocks and is to run in a thread, on an event loop of its own.
     `close()`, plain or a coroutine function, releases what the tool holds at the end of the run.
     """

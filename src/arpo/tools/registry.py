@@ -6,75 +6,70 @@ failure therefore becomes a ToolSetupError that names the tool, the cause and th
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from arpo.errors import ArpoError, ToolSetupError
 from arpo.tools.base import Tool
-from arpo.tools.settings import ImportSettings, PythonSettings, SearchSettings
+from arpo.tools.limited import LimitedSettings
+from arpo.tools.settings import ImportSettings
 from arpo.tools.toolbox import Limit, ToolBox
 
-Settings = SearchSettings | PythonSettings | ImportSettings
-Corpora = Mapping[str, Path]
-Builder = Callable[[Any, Corpora], Tool]
 
-_BUILDERS: dict[str, Builder] = {}
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What tools are built from besides their settings. `corpora`: folders or JSONL files known by name."""
 
-
-def register(type_name: str) -> Callable[[Builder], Builder]:
-    """Make `type_name` buildable; the decorated function takes the tool's settings and the named corpora."""
-
-    def keep(builder: Builder) -> Builder:
-        _BUILDERS[type_name] = builder
-        return builder
-
-    return keep
+    corpora: Mapping[str, Path] = field(default_factory=dict)
 
 
-def build(settings: Sequence[Settings], corpora: Corpora | None = None) -> ToolBox:
+Builder = Callable[[Any, Surroundings], Sequence[Tool]]
+
+_BUILDERS = {
+    "search": "arpo.tools.search.build:local",
+    "python": "arpo.tools.sandbox.build:python",
+    "import": "arpo.tools.registry:imported",
+}
+"""By `type`, imported when asked for: a run pays for the tools it has. One entry may give several tools."""
+
+
+def build(settings: Sequence[LimitedSettings], corpora: Mapping[str, Path] | None = None) -> ToolBox:
     """All the tools of a run. `corpora`: folders or JSONL files of the corpora known by name.
 
     Raises ToolSetupError naming the tool and the remedy.
     """
     tools: list[Tool] = []
     limits: dict[str, Limit] = {}
+    around = Surroundings(corpora or {})
     for number, one in enumerate(settings):
-        tool = _build_one(one, corpora or {}, f"tools[{number}] (type {one.type})")
-        if tool.name in limits:
-            raise ToolSetupError(f"tools[{number}]: a second tool named {tool.name!r}; remove or rename one of them")
-        tools.append(tool)
-        limits[tool.name] = Limit(one.timeout, one.max_chars, one.concurrency, one.rate)
+        for tool in _build_one(one, around, f"tools[{number}] (type {_type(one)})"):
+            if tool.name in limits:
+                raise ToolSetupError(
+                    f"tools[{number}]: a second tool named {tool.name!r}; remove or rename one of them"
+                )
+            tools.append(tool)
+            limits[tool.name] = Limit(one.timeout, one.max_chars, one.concurrency, one.rate)
     return ToolBox(tools, limits)
 
 
-def _build_one(settings: Settings, corpora: Corpora, where: str) -> Tool:
+def _type(settings: LimitedSettings) -> str:
+    return str(getattr(settings, "type", ""))
+
+
+def _build_one(settings: LimitedSettings, around: Surroundings, where: str) -> Sequence[Tool]:
+    module_name, _, attribute = _BUILDERS[_type(settings)].partition(":")
     try:
-        return _BUILDERS[settings.type](settings, corpora)
+        builder: Builder = getattr(importlib.import_module(module_name), attribute)
+        return builder(settings, around)
     except ToolSetupError:
         raise
     except ArpoError as error:
         raise ToolSetupError(f"{where}: {error}") from error
 
 
-@register("search")
-def _search(settings: SearchSettings, corpora: Corpora) -> Tool:
-    from arpo.tools.search import SearchTool, open_corpus
-
-    path = corpora.get(settings.corpus, Path(settings.corpus))
-    return SearchTool(open_corpus(path), top_k=settings.top_k, shuffle=settings.shuffle)
-
-
-@register("python")
-def _python(settings: PythonSettings, corpora: Corpora) -> Tool:
-    try:
-        from arpo.tools.python import PythonTool
-    except ImportError as error:
-        raise ToolSetupError(f"tool 'python': {error}; install it with: pip install pydantic-monty") from error
-    return PythonTool(settings)
-
-
-@register("import")
-def _import(settings: ImportSettings, corpora: Corpora) -> Tool:
+def imported(settings: ImportSettings, around: Surroundings) -> Sequence[Tool]:
+    """A user's tool."""
     module_name, _, attribute = settings.path.partition(":")
     try:
         tool = getattr(importlib.import_module(module_name), attribute)(**settings.options)
@@ -86,4 +81,4 @@ def _import(settings: ImportSettings, corpora: Corpora) -> Tool:
     missing = [name for name in ("name", "description", "parameters", "call") if not hasattr(tool, name)]
     if missing:
         raise ToolSetupError(f"tool {settings.path!r}: what it returns lacks {', '.join(missing)}; see arpo.tools.Tool")
-    return tool
+    return [tool]

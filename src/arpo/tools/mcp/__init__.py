@@ -1,0 +1,1 @@
+"""Tools of MCP servers, and our tools as one."""
