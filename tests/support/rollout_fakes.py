@@ -60,10 +60,10 @@ class ToyDialect:
         answer = self.answer(text)
         return ParseResult(answer=answer, code=None if answer is not None else ParseCode.TRUNCATED)
 
-    def result(self, text: str) -> np.ndarray:
+    def result(self, text: str, *, finish: Finish = Finish.CALL, call: Call | None = None) -> np.ndarray:
         return encode("{" + text + "}")
 
-    def notice(self, text: str) -> np.ndarray:
+    def notice(self, text: str, *, finish: Finish = Finish.CALL, call: Call | None = None) -> np.ndarray:
         return encode("!" + text + "!")
 
     def answer(self, policy_text: str) -> str | None:

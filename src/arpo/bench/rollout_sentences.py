@@ -33,11 +33,11 @@ class SentenceDialect:
             return ParseResult()
         return ParseResult(call=Call(self._tool, {self._argument: self._dialect.decode(tokens).strip()}))
 
-    def result(self, text: str) -> np.ndarray:
-        return self._dialect.result(text)
+    def result(self, text: str, *, finish: Finish = Finish.CALL, call: Call | None = None) -> np.ndarray:
+        return self._dialect.result(text, finish=finish, call=call)
 
-    def notice(self, text: str) -> np.ndarray:
-        return self._dialect.notice(text)
+    def notice(self, text: str, *, finish: Finish = Finish.CALL, call: Call | None = None) -> np.ndarray:
+        return self._dialect.notice(text, finish=finish, call=call)
 
     def answer(self, policy_text: str) -> str | None:
         return None

@@ -32,6 +32,14 @@ class ParseCode(StrEnum):
     """The policy wrote a tool result itself."""
     CALL_AFTER_ANSWER = "call_after_answer"
     """An answer and a call in one segment; the call was the stop reason and wins."""
+    INVALID_JSON = "invalid_json"
+    """A call whose text is not what the dialect writes calls in (JSON, XML parameters)."""
+    INVALID_ARGS = "invalid_args"
+    """Arguments that do not fit the tool's schema, and no conversion without loss makes them fit."""
+    SEVERAL_CALLS = "several_calls"
+    """More than one call in a segment; the first is run."""
+    DRAFT_CALL = "draft_call"
+    """A call inside the reasoning block, which is not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +53,18 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class ParseResult:
-    """What one policy segment says. At most one of `call` and `answer` is set; `code` may stand beside either."""
+    """What one policy segment says. At most one of `call` and `answer` is set; `code` may stand beside either.
+
+    `detail`: a sentence for the policy about the fault, where the dialect knows more than the code says. `meant`: the
+    segment was meant as a call although no stop string ended it (dialects whose calls end with the end token); it then
+    earns a correction like any malformed call.
+    """
 
     call: Call | None = None
     answer: str | None = None
     code: ParseCode | None = None
+    detail: str = ""
+    meant: bool = False
 
 
 class ToolSpec(Protocol):
@@ -77,12 +92,16 @@ class Dialect(Protocol):
         """Read one whole policy segment (its own tokens alone, pieces between results joined)."""
         ...
 
-    def result(self, text: str) -> np.ndarray:
-        """A tool result's text as tokens, int32 `[T]`; the content yields no special token of the tokenizer."""
+    def result(self, text: str, *, finish: Finish = Finish.CALL, call: Call | None = None) -> np.ndarray:
+        """A tool result's text as tokens, int32 `[T]`; the content yields no special token of the tokenizer.
+
+        `finish`: how the policy's segment before it ended; after STOP its end token is there already and is not
+        repeated. `call`: what is answered, for formats whose results name their tool.
+        """
         ...
 
-    def notice(self, text: str) -> np.ndarray:
-        """A message of the harness to the policy, as tokens."""
+    def notice(self, text: str, *, finish: Finish = Finish.CALL, call: Call | None = None) -> np.ndarray:
+        """A message of the harness to the policy, as tokens; `finish` and `call` as in `result`."""
         ...
 
     def answer(self, policy_text: str) -> str | None:

@@ -76,13 +76,13 @@ class TagsDialect:
         lines = (f"<{tool.name}> {self._inputs[tool.name]} </{tool.name}>: {tool.description}" for tool in self._tools)
         return SYSTEM.format(tools="\n".join(lines))
 
-    def result(self, text: str) -> np.ndarray:
-        """A tool's text as tokens, int32 `[T]`, wrapped in result tags."""
+    def result(self, text: str, *, finish: Finish = Finish.CALL, call: Call | None = None) -> np.ndarray:
+        """A tool's text as tokens, int32 `[T]`, wrapped in result tags, whatever ended the segment before it."""
         text = self._defuse(text.strip())
         ids = self._plain.encode(f" {text}" if self.style == "compact" else text)
         return _array([*self._open, *ids, *self._close])
 
-    def notice(self, text: str) -> np.ndarray:
+    def notice(self, text: str, *, finish: Finish = Finish.CALL, call: Call | None = None) -> np.ndarray:
         """A message of the harness; it stands where a result would, and looks like one."""
         return self.result(text)
 

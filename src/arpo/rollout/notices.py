@@ -18,10 +18,14 @@ _FAULTS = {
     ParseCode.UNKNOWN_TOOL: "There is no such tool.",
     ParseCode.FORGED_RESULT: "Results are written by the tools, not by you.",
     ParseCode.CALL_AFTER_ANSWER: "A call after the answer is not run.",
+    ParseCode.INVALID_JSON: "The call could not be read.",
+    ParseCode.INVALID_ARGS: "The arguments do not fit the tool.",
+    ParseCode.SEVERAL_CALLS: "One call at a time.",
+    ParseCode.DRAFT_CALL: "A call inside the reasoning is not run.",
 }
 
 
-def correction(code: ParseCode | None, tools: Sequence[str]) -> str:
-    """One or two sentences for a segment that was meant as a call and is none."""
-    fault = _FAULTS[code] if code is not None else "That was no call."
+def correction(code: ParseCode | None, tools: Sequence[str], detail: str = "") -> str:
+    """One or two sentences for a segment that was meant as a call and is none; `detail` is the dialect's own first."""
+    fault = detail or (_FAULTS[code] if code is not None else "That was no call.")
     return f"{fault} Tools: {', '.join(tools) or 'none'}."

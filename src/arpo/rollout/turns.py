@@ -33,7 +33,7 @@ class Turns:
     async def respond(self, walk: Walk, finish: Finish) -> bool:
         """Answer what the segment that ended with `finish` asked for; False if the trajectory is over."""
         parsed = self._dialect.parse(walk.open_tokens, finish)
-        if parsed.answer is not None or (parsed.call is None and finish is not Finish.CALL):
+        if parsed.answer is not None or (parsed.call is None and finish is not Finish.CALL and not parsed.meant):
             return False
         if walk.calls >= self._settings.max_calls:
             return self._refuse(walk, parsed)
@@ -49,15 +49,17 @@ class Turns:
         walk.warned = True
         name, arguments = _named(parsed.call)
         event = ToolEvent(name, arguments, "limit", executed=False, redundant=(name, arguments) in walk.seen)
-        return self._show(walk, Source.NOTICE, self._dialect.notice(NO_CALLS_LEFT), event)
+        notice = self._dialect.notice(NO_CALLS_LEFT, finish=walk.pieces[-1].finish, call=parsed.call)
+        return self._show(walk, Source.NOTICE, notice, event)
 
     def _correct(self, walk: Walk, parsed: ParseResult) -> bool:
         """A segment that was meant as a call and is none costs a call and earns a correction."""
         name, arguments = _named(parsed.call)
         code = ParseCode.UNKNOWN_TOOL if parsed.call is not None else parsed.code
         event = ToolEvent(name, arguments, str(code or "malformed"), executed=False)
-        text = correction(code, self._tools)
-        return self._show(walk, Source.NOTICE, self._dialect.notice(text), event)
+        text = correction(code, self._tools, parsed.detail)
+        notice = self._dialect.notice(text, finish=walk.pieces[-1].finish, call=parsed.call)
+        return self._show(walk, Source.NOTICE, notice, event)
 
     async def _call(self, walk: Walk, call: Call) -> bool:
         name, arguments = _named(call)
@@ -68,17 +70,18 @@ class Turns:
             return False
         context = ToolContext(task_id=self._task_id, path=walk.path, call_index=walk.calls - 1)
         run = await self._calls.call(walk.tokens, name, call.arguments, arguments, context)
-        goes_on = self._receive(walk, run.result, _event(name, arguments, run.result, redundant))
+        goes_on = self._receive(walk, call, run.result, _event(name, arguments, run.result, redundant))
         walk.runs[len(walk.pieces) - 1] = run
         return goes_on
 
-    def _receive(self, walk: Walk, result: ToolResult, event: ToolEvent) -> bool:
+    def _receive(self, walk: Walk, call: Call, result: ToolResult, event: ToolEvent) -> bool:
+        finish = walk.pieces[-1].finish
         if result.status is ToolStatus.INFRA_ERROR:
             walk.end(Finish.ERROR, event)
             return False
         if result.status is ToolStatus.LIMIT:
-            return self._show(walk, Source.NOTICE, self._dialect.notice(result.text), event)
-        tokens = _cut(self._dialect.result(result.text), self._settings.max_result_tokens)
+            return self._show(walk, Source.NOTICE, self._dialect.notice(result.text, finish=finish, call=call), event)
+        tokens = _cut(self._dialect.result(result.text, finish=finish, call=call), self._settings.max_result_tokens)
         if not self._show(walk, Source.TOOL, tokens, event):
             return False
         walk.depth += 1
