@@ -9,7 +9,7 @@ import pytest
 from arpo.errors import DataError
 from arpo.seeds import derive
 from arpo.tools.base import ToolContext, ToolStatus
-from arpo.tools.search import Document, SearchIndex, SearchTool, open_corpus, words
+from arpo.tools.search import Document, LocalSource, SearchIndex, SearchTool, open_corpus, words
 
 DOCS = [
     Document("c", "Chad", "capital: N'Djamena"),
@@ -161,7 +161,7 @@ def test_missing_corpus(tmp_path):
 
 
 async def test_result_text(index):
-    tool = SearchTool(index, top_k=2)
+    tool = SearchTool(LocalSource(index), top_k=2)
     result = await tool.call({"query": "Austria capital"}, ToolContext())
     assert result.text == "Austria | capital: Vienna ; Austria | area: 83,871 sq km"
     assert result.data["ids"] == ["a", "d"]
@@ -170,7 +170,8 @@ async def test_result_text(index):
 
 
 async def test_shuffle_is_a_function_of_the_query(index):
-    plain, shuffled = SearchTool(index, 3), SearchTool(index, 3, shuffle=True)
+    source = LocalSource(index)
+    plain, shuffled = SearchTool(source, top_k=3), SearchTool(source, top_k=3, shuffle=True)
     moved = 0
     for query in ("capital", "capital capital", "the capital", "a capital", "capital?"):
         expected = (await plain.call({"query": query}, ToolContext())).data["ids"]

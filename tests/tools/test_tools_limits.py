@@ -17,7 +17,7 @@ from arpo.tools.limits import Bucket, Clock, Gate, Turns
 from arpo.tools.registry import build
 from arpo.tools.running import off_the_clock, runs_in_thread
 from arpo.tools.sandbox.tool import PythonTool
-from arpo.tools.search import Document, SearchIndex, SearchTool
+from arpo.tools.search import Document, LocalSource, SearchIndex, SearchTool
 from arpo.tools.settings import ImportSettings, PythonSettings, SearchSettings
 from arpo.tools.toolbox import Limit, ToolBox
 
@@ -710,7 +710,7 @@ async def test_an_imported_tool_may_block_and_say_that_it_is_stateless(tmp_path,
 
 async def test_search_says_how_well_its_results_fit(tmp_path):
     index = SearchIndex.build([Document("1", "Chad", "dry"), Document("2", "Mali", "dry and hot")], tmp_path / "index")
-    search = SearchTool(index, top_k=2, shuffle=True)
+    search = SearchTool(LocalSource(index), top_k=2, shuffle=True)
     hits = index.query("hot dry", 2)
     found, missed = [await search.call({"query": query}, HERE) for query in ("hot dry", "snow")]
     assert found.score == max(hit.score for hit in hits) > 0

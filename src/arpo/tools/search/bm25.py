@@ -25,12 +25,9 @@ import bm25s
 import numpy as np
 
 from arpo.errors import DataError
-from arpo.seeds import derive
-from arpo.tools.base import ToolContext, ToolResult, ToolStatus
 
 FORMAT = 1
 """Of the folder; raised when tokens or files change meaning."""
-NO_RESULTS = "no results"
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -253,36 +250,3 @@ def _title_and_text(row: Mapping[str, Any]) -> tuple[str, str]:
         return str(row.get("title") or ""), row["text"]
     first, newline, rest = row["contents"].partition("\n")
     return (first.strip().strip('"'), rest) if newline else ("", first)
-
-
-class SearchTool:
-    """Answers a query with the best documents on one line each, joined by " ; "."""
-
-    name = "search"
-    description = "searches a collection of texts for a query and returns the passages that match best"
-    parameters: Mapping[str, Any] = {
-        "type": "object",
-        "properties": {"query": {"type": "string", "description": "what to look for", "minLength": 1}},
-        "required": ["query"],
-        "additionalProperties": False,
-    }
-    stateless = True
-
-    def __init__(self, index: SearchIndex, top_k: int = 2, shuffle: bool = False) -> None:
-        self.index = index
-        self.top_k = top_k
-        self.shuffle = shuffle
-
-    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Look up `arguments["query"]`. `data["ids"]`: ids of the documents shown, in the order shown.
-
-        `score`: the best BM25 score, 0 where nothing was found.
-        """
-        query = arguments["query"]
-        hits = self.index.query(query, self.top_k)
-        shown = [hit.document for hit in hits]
-        if self.shuffle:
-            shown.sort(key=lambda doc: derive("search order", query, doc.id))
-        text = " ; ".join(doc.line for doc in shown) or NO_RESULTS
-        score = hits[0].score if hits else 0.0
-        return ToolResult(ToolStatus.OK, text, data={"ids": [doc.id for doc in shown]}, score=score, empty=not hits)

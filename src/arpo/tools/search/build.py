@@ -5,11 +5,14 @@ from pathlib import Path
 
 from arpo.tools.base import Tool
 from arpo.tools.registry import Surroundings
-from arpo.tools.search.bm25 import SearchTool, open_corpus
+from arpo.tools.search.bm25 import open_corpus
+from arpo.tools.search.local import LocalSource
 from arpo.tools.search.settings import SearchSettings
+from arpo.tools.search.tool import SearchTool
 
 
 def local(settings: SearchSettings, around: Surroundings) -> Sequence[Tool]:
     """Search over an index on this machine."""
     path = around.corpora.get(settings.corpus, Path(settings.corpus))
-    return [SearchTool(open_corpus(path), top_k=settings.top_k, shuffle=settings.shuffle)]
+    source = LocalSource(open_corpus(path))
+    return [SearchTool(source, top_k=settings.top_k, shuffle=settings.shuffle)]

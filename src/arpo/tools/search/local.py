@@ -1,0 +1,25 @@
+"""An index on this machine as a source of records."""
+
+from arpo.tools.search.bm25 import Hit, SearchIndex
+from arpo.tools.search.record import Record
+
+
+class LocalSource:
+    """The best documents of `index`, each with its BM25 score and its id."""
+
+    name = "local"
+
+    def __init__(self, index: SearchIndex) -> None:
+        self.index = index
+
+    async def find(self, query: str, k: int) -> list[Record]:
+        """The `k` best documents that share a word with `query`: highest score first, then by id."""
+        return [_record(rank, hit) for rank, hit in enumerate(self.index.query(query, k), 1)]
+
+    async def close(self) -> None:
+        """The index is mapped memory; it goes with its last user."""
+
+
+def _record(rank: int, hit: Hit) -> Record:
+    doc = hit.document
+    return Record(rank=rank, title=doc.title, snippet=doc.text, provider="local", score=hit.score, id=doc.id)
