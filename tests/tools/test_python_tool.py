@@ -1,4 +1,4 @@
-"""The sandbox: what the model sees, and what its code cannot do."""
+"""The Python tool in monty: what the model sees, and what its code cannot do."""
 
 import asyncio
 import os
@@ -10,23 +10,29 @@ import pytest
 
 from arpo.errors import ToolSetupError
 from arpo.tools.base import ToolContext, ToolResult, ToolStatus
-from arpo.tools.sandbox.tool import PythonTool, show_last_value
+from arpo.tools.sandbox.monty import MontySandbox, show_last_value
+from arpo.tools.sandbox.tool import PythonTool
+from arpo.tools.sessions import Session, Step
 from arpo.tools.settings import PythonSettings
 from arpo.tools.toolbox import ToolBox
 
 OK, ERROR = ToolStatus.OK, ToolStatus.TOOL_ERROR
 
 
+def monty(timeout: float = 20, quick: float = 0.05, **more) -> PythonTool:
+    return PythonTool(MontySandbox(quick=quick), PythonSettings(backend="monty", timeout=timeout, **more))
+
+
 @pytest.fixture(scope="module")
 def tool():
-    tool = PythonTool(PythonSettings(timeout=20))
+    tool = monty()
     yield tool
     asyncio.run(tool.close())
 
 
 @pytest.fixture(scope="module")
 def hasty():
-    tool = PythonTool(PythonSettings(timeout=0.4))
+    tool = monty(timeout=0.4)
     yield tool
     asyncio.run(tool.close())
 
@@ -159,8 +165,8 @@ async def test_slow_code_leaves_the_event_loop_free(hasty):
 
 def test_slow_code_gives_the_same_result_as_quick_code(tool):
     code = "import random\nx = sum(range(600000))\nprint(random.random())\nx"
-    impatient = PythonTool(PythonSettings(timeout=20), quick=0.001)
-    patient = PythonTool(PythonSettings(timeout=20), quick=20)
+    impatient = monty(quick=0.001)
+    patient = monty(quick=20)
     assert run(impatient, code, seed=4) == run(patient, code, seed=4)
     for one in (impatient, patient):
         asyncio.run(one.close())
@@ -180,7 +186,7 @@ def test_no_memory_addresses(tool):
 
 
 def _kill_worker(tool: PythonTool, number: int) -> None:
-    with tool._pool.checkout() as session:
+    with tool.sandbox._pool.checkout() as session:
         pid = session.worker_pid
     os.kill(pid, number)
 
@@ -213,8 +219,8 @@ class _Dying:
 
 
 def test_two_deaths_are_an_infrastructure_error(tool, monkeypatch):
-    dying = _Dying(tool._pool)
-    monkeypatch.setattr(tool, "_pool", dying)
+    dying = _Dying(tool.sandbox._pool)
+    monkeypatch.setattr(tool.sandbox, "_pool", dying)
     result = run(tool, "print(1)")
     assert (result.status, result.text, dying.deaths) == (ToolStatus.INFRA_ERROR, "", 2)
     assert "died twice" in result.data["error"]
@@ -222,8 +228,8 @@ def test_two_deaths_are_an_infrastructure_error(tool, monkeypatch):
 
 def test_code_without_output_runs_once(tool, monkeypatch):
     runs = []
-    once = PythonTool._run_once
-    monkeypatch.setattr(PythonTool, "_run_once", lambda self, *rest: runs.append(1) or once(self, *rest))
+    once = MontySandbox._run_once
+    monkeypatch.setattr(MontySandbox, "_run_once", lambda self, *rest: runs.append(1) or once(self, *rest))
     assert run(tool, "x = 1").text == "(no output)"
     assert len(runs) == 1
 
@@ -231,7 +237,7 @@ def test_code_without_output_runs_once(tool, monkeypatch):
 def test_a_sandbox_that_does_not_start(monkeypatch, tmp_path):
     monkeypatch.setenv("MONTY_BIN", str(tmp_path / "missing"))
     with pytest.raises(ToolSetupError, match=r"tool 'python': its sandbox does not start .*reinstall"):
-        PythonTool()
+        MontySandbox()
 
 
 def test_unparsable_code_is_left_for_the_sandbox():
@@ -254,3 +260,22 @@ async def test_calls_share_one_worker_process(tool):
     for number in range(50):
         await box.call("python", {"code": f"{number} + 1"}, ToolContext())
     assert children() == before
+
+
+def test_cells_of_a_trajectory_build_on_each_other():
+    """Repeated from the seed of the first, whose value the model has seen; what failed half-way has done its half."""
+    tool = monty(persistent=True)
+    session = Session()
+
+    def cell(code: str, seed: int) -> ToolResult:
+        result = asyncio.run(tool.call({"code": code}, ToolContext(seed=seed, session=session)))
+        session.append(Step(tool.environment.name, "python", {"code": code}, seed))
+        return result
+
+    first = cell("import random\nx = random.random()\nx", 3)
+    cell("print('heard once')\nn = 5\n1/0", 4)
+    assert cell("x", 5).text == first.text
+    assert cell("n", 6).text == "5"
+    assert (tool.stateless, tool.idempotent, tool.fork) == (False, True, "replay")
+    assert "stay for the next call" in tool.description
+    asyncio.run(tool.close())

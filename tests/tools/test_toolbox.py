@@ -139,7 +139,7 @@ def test_settings_are_told_apart_by_type():
 
 async def test_build_search_and_python(tmp_path):
     SearchIndex.build([Document("1", "Chad", "capital: N'Djamena")], tmp_path / "facts")
-    box = build([SearchSettings(), PythonSettings()], {"factbook": tmp_path / "facts"})
+    box = build([SearchSettings(), PythonSettings(backend="monty")], {"factbook": tmp_path / "facts"})
     assert box.names == ("search", "python")
     result = await box.call("search", {"query": "chad"}, ToolContext())
     assert result.text == "Chad | capital: N'Djamena"
@@ -154,7 +154,7 @@ def test_build_names_a_missing_corpus(tmp_path):
 
 def test_build_refuses_two_tools_of_one_name():
     with pytest.raises(ToolSetupError, match=r"tools\[1\]: a second tool named 'python'"):
-        build([PythonSettings(), PythonSettings()])
+        build([PythonSettings(backend="monty"), PythonSettings(backend="monty")])
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from arpo.tools.base import ToolContext, ToolResult, ToolStatus
 from arpo.tools.limits import Bucket, Clock, Gate, Turns
 from arpo.tools.registry import build
 from arpo.tools.running import off_the_clock, runs_in_thread
+from arpo.tools.sandbox.monty import MontySandbox
 from arpo.tools.sandbox.tool import PythonTool
 from arpo.tools.search import Document, LocalSource, SearchIndex, SearchTool
 from arpo.tools.settings import ImportSettings, PythonSettings, SearchSettings
@@ -689,7 +690,7 @@ def test_every_tool_has_the_same_limits(kind):
 
 
 async def test_limits_of_the_settings_reach_the_tool():
-    tools = build([PythonSettings(concurrency=2, rate=7.0, timeout=3.0, max_chars=400)])
+    tools = build([PythonSettings(backend="monty", concurrency=2, rate=7.0, timeout=3.0, max_chars=400)])
     assert tools.limits["python"] == Limit(timeout=3.0, max_chars=400, concurrency=2, rate=7.0)
     await tools.close()
 
@@ -719,7 +720,7 @@ async def test_search_says_how_well_its_results_fit(tmp_path):
 
 
 async def test_code_that_prints_nothing_has_an_empty_result():
-    python = PythonTool()
+    python = PythonTool(MontySandbox())
     assert [(await python.call({"code": code}, HERE)).empty for code in ("x = 1", "1", "print()")] == [
         True,
         False,
@@ -730,8 +731,8 @@ async def test_code_that_prints_nothing_has_an_empty_result():
 
 async def test_slow_code_waits_for_a_core_off_the_clock(monkeypatch):
     """With one core to run on, the five calls run one after another, and the four that wait are not late for it."""
-    monkeypatch.setattr("arpo.tools.sandbox.tool._CORES", 1)
-    python = PythonTool(PythonSettings(timeout=3), quick=0.001)
+    monkeypatch.setattr("arpo.tools.sandbox.monty._CORES", 1)
+    python = PythonTool(MontySandbox(quick=0.001), PythonSettings(timeout=3))
     tools = ToolBox([python], {"python": Limit(timeout=3)})
     code = "x = 0\nwhile x < 150000:\n    x += 1\nx"
     results = await asyncio.gather(*(tools.call("python", {"code": code}, HERE) for _ in range(5)))

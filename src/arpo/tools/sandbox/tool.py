@@ -1,59 +1,42 @@
-"""Python for the policy, in a sandbox that has no file system and no network to begin with.
+"""The Python tool: code of the policy in, run in a sandbox, what a notebook would show out.
 
-pydantic-monty interprets a subset of Python in worker processes: a call costs a fraction of a millisecond, a crash
-costs a worker and nothing else. Each call gets a fresh session, so calls share no state and the branches of a tree
-cannot touch each other. Clock, sleep and random numbers are fixed, so that a call is a function of its code and seed;
-that also lets a call that outlives the quick limit be run again from the start in a thread, instead of holding up
-the event loop in which everything else (and in a fixed order) happens.
+Every call starts afresh, so that branches of a tree cannot touch each other and equal calls give equal results; with
+`persistent` a call first runs the trajectory's earlier cells again, all from the seed of the first, so that what the
+model was shown of them stays true, in every branch.
+
+The sandbox is the judge of a run's time, because it alone can tell code that is slow from a service that hangs: the
+one is told to the model, the other is a failure that no model sees. So near the end of its time a call leaves the tool
+box's clock and waits for the sandbox's verdict; one that does not come is a failure of the sandbox.
 """
 
-import ast
 import asyncio
 import os
 import re
-import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
-from pydantic_monty import (
-    CollectString,
-    Monty,
-    MontyCrashedError,
-    MontyRuntimeError,
-    MontySyntaxError,
-    OSPolicy,
-    ResourceLimits,
-)
-
-from arpo.errors import ToolSetupError
-from arpo.tools.base import ToolContext, ToolResult, ToolStatus
+from arpo.tools.base import ToolContext, ToolResult, ToolStatus, TransientError
 from arpo.tools.limits import Turns
 from arpo.tools.running import off_the_clock
-from arpo.tools.settings import PythonSettings
+from arpo.tools.sandbox.base import ExecRequest, ExecResult, ExecStatus, Sandbox
+from arpo.tools.sandbox.settings import PythonSettings
+from arpo.tools.sessions import Fork
 
-_CORES = min(os.cpu_count() or 1, 24)
 NO_OUTPUT = "(no output)"
-_MAX_OUTPUT = (1 << 20) - 1
-"""Bytes of print output that are collected; odd, so that its overflow differs from every memory limit."""
+_ON_THE_CLOCK = 0.9
+"""Of a run's time limit: from there on its sandbox's word is waited for."""
+_VERDICT = 15.0
+"""Seconds after the time limit in which the sandbox has to say something."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """One piece of code to run. `many_lines`: an error message then says in which line."""
-
-    code: str
-    seed: int
-    many_lines: bool
-
-
 class PythonTool:
-    """Runs code; the result is what it printed, and the value of a last expression as a notebook shows it."""
+    """Runs code; the result is what it printed, and the value of a last expression as a notebook shows it.
+
+    With `persistent` the tool is its own `environment`: the log of its calls is all the state there is.
+    """
 
     name = "python"
-    description = "runs Python code and returns what it prints; each call starts afresh"
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {"code": {"type": "string", "description": "the code to run", "minLength": 1}},
@@ -61,134 +44,108 @@ class PythonTool:
         "additionalProperties": False,
     }
     stateless = True
+    idempotent = True
+    fork: Fork = "replay"
 
-    def __init__(self, settings: PythonSettings | None = None, quick: float = 0.05) -> None:
-        """`quick`: seconds that a call may take in the calling thread before it is run in another one.
-
-        Raises ToolSetupError if the sandbox does not start.
-        """
+    def __init__(self, sandbox: Sandbox, settings: PythonSettings | None = None) -> None:
+        """`sandbox` is closed with the tool."""
+        self.sandbox = sandbox
         self.settings = settings or PythonSettings()
-        self.quick = min(quick, self.settings.timeout)
-        now = self.settings.now
-        self._now: datetime = now if now.tzinfo else now.replace(tzinfo=UTC)
-        self._pool = _start_pool(1)
-        self._slow_pool: Monty | None = None
-        self._slow_turns = Turns(_CORES)
+        self.limits = self.settings.limits(sandbox.caps.isolation)
+        self.stateless = not self.settings.persistent
+        self.environment = self if self.settings.persistent else None
+        self.description = _description(self.settings.persistent)
+        self._in_process = sandbox.caps.isolation == "interpreter"
+        self._turns = Turns(self.settings.parallel or 2 * (os.cpu_count() or 1))
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Run `arguments["code"]`; random numbers start from `context.seed`."""
-        code = arguments["code"]
-        job = _Job(show_last_value(code), context.seed, "\n" in code.strip())
-        result = self._run(self._pool, job, self.quick)
-        if result.status is ToolStatus.TIMEOUT and self.quick < self.settings.timeout:
-            with off_the_clock():
-                await self._slow_turns.enter()
-            try:
-                result = await self._run_slowly(job)
-            finally:
-                self._slow_turns.leave()
-        return result
+        """Run `arguments["code"]`; random numbers start from the context's seed. Raises TransientError."""
+        result = await self._run(self._request(arguments["code"], context))
+        return _shown(result)
 
-    async def _run_slowly(self, job: _Job) -> ToolResult:
-        """In a thread. One worker process per core: with more, each would get too little of its time to finish."""
-        if self._slow_pool is None:
-            self._slow_pool = _start_pool(_CORES)
-        return await asyncio.to_thread(self._run, self._slow_pool, job, self.settings.timeout)
+    def _request(self, code: str, context: ToolContext) -> ExecRequest:
+        steps = context.session.steps(self.name) if self.environment and context.session else []
+        return ExecRequest(
+            code=code,
+            earlier=tuple(step.arguments["code"] for step in steps),
+            seed=steps[0].seed if steps else context.seed,
+            limits=self.limits,
+        )
 
-    def _run(self, pool: Monty, job: _Job, seconds: float) -> ToolResult:
-        """Run once; once more if the worker dies, which may have come from outside (a signal, memory pressure)."""
+    async def _run(self, request: ExecRequest) -> ExecResult:
+        if self._in_process:  # it answers before anything else happens, and has queues of its own
+            return await self.sandbox.run(request)
+        with off_the_clock():
+            await self._turns.enter()
         try:
-            return self._run_once(pool, job, seconds)
-        except MontyCrashedError as error:
-            if error.timed_out:
-                return ToolResult(ToolStatus.TIMEOUT, "")
-        try:
-            return self._run_once(pool, job, seconds)
-        except MontyCrashedError as error:
-            return ToolResult(ToolStatus.INFRA_ERROR, "", data={"error": f"the sandbox died twice: {error}"})
+            return await _verdict(asyncio.ensure_future(self.sandbox.run(request)), request.limits.wall_s)
+        finally:
+            self._turns.leave()
 
-    def _run_once(self, pool: Monty, job: _Job, seconds: float) -> ToolResult:
-        limits = ResourceLimits(max_feed_duration_secs=seconds, max_memory=self.settings.max_memory_mb << 20)
-        policy = OSPolicy(datetime=self._now, sleep="zero", random_start={"seed": job.seed})
-        printed = CollectString(_MAX_OUTPUT)
-        with pool.checkout(limits=limits, os_policy=policy) as session:
-            try:
-                session.feed_run(job.code, print_callback=printed)
-            except MontySyntaxError as error:
-                return ToolResult(ToolStatus.TOOL_ERROR, _first_line(error))
-            except MontyRuntimeError as error:
-                return self._failure(error, printed.output, job.many_lines)
-        text = _tidy(printed.output)
-        return ToolResult(ToolStatus.OK, text or NO_OUTPUT, empty=not text)
+    async def start(self, context: ToolContext) -> None:
+        """Of an environment: nothing lives between the calls."""
 
-    def _failure(self, error: MontyRuntimeError, printed: str, many_lines: bool) -> ToolResult:
-        """What the model sees of an exception: what was printed before it, then one line, without any measured time."""
-        kind, _, message = error.display(format="type-msg").partition(": ")
-        if kind == "TimeoutError" and not error.traceback():
-            return ToolResult(ToolStatus.TIMEOUT, "")
-        line = f"{kind}: {message}" if message else kind
-        if message.startswith("memory limit exceeded"):
-            flooded = message.endswith(f"> {_MAX_OUTPUT} bytes")
-            what = "1 MiB printed" if flooded else f"{self.settings.max_memory_mb} MiB used"
-            line = f"MemoryError: more than {what}"
-        elif error.traceback() and many_lines:
-            line += f" (line {error.traceback()[0].line})"
-        return ToolResult(ToolStatus.TOOL_ERROR, "\n".join(filter(None, (_tidy(printed), line))))
+    async def step(self, state: None, tool: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Of an environment: as `call`."""
+        return await self.call(arguments, context)
+
+    def copy(self, state: None) -> None:
+        """Of an environment."""
+
+    async def end(self, state: None) -> None:
+        """Of an environment."""
 
     async def close(self) -> None:
-        """End the worker processes."""
-        for pool in (self._pool, self._slow_pool):
-            if pool is not None:
-                pool.__exit__(None, None, None)
-        self._slow_pool = None
+        """End everything that runs."""
+        await self.sandbox.close()
 
 
-def _start_pool(processes: int) -> Monty:
+async def _verdict(run: "asyncio.Future[ExecResult]", wall_s: float) -> ExecResult:
+    """What the sandbox says of the run; cancelling ends the run."""
     try:
-        return Monty(min_processes=1, max_processes=processes).__enter__()
-    except Exception as error:  # the binding reports a missing or broken worker binary in several ways
-        raise ToolSetupError(
-            f"tool 'python': its sandbox does not start ({type(error).__name__}: {error}); "
-            "reinstall it with: pip install --force-reinstall pydantic-monty"
-        ) from error
+        await asyncio.wait((run,), timeout=_ON_THE_CLOCK * wall_s)
+        if not run.done():
+            with off_the_clock():
+                await asyncio.wait((run,), timeout=(1 - _ON_THE_CLOCK) * wall_s + _VERDICT)
+        if run.done():
+            return run.result()
+    finally:
+        if not run.done():
+            run.cancel()
+            await asyncio.wait((run,))
+    raise TransientError(f"the sandbox says nothing {_VERDICT:g} s after the time limit of a run")
 
 
-def show_last_value(code: str) -> str:
-    """`code`, changed so that the value of a last expression is printed unless it is None, inside the sandbox.
-
-    Inside, because there the limits hold: a value that is small in memory may have an endless representation. Code that
-    does not parse is returned unchanged, for the sandbox to say so. The text is parsed here, never compiled or run.
-    """
-    code = code.replace("\r\n", "\n").replace("\r", "\n")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            body = ast.parse(code).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return code
-    if not body or not isinstance(body[-1], ast.Expr):
-        return code
-    start, end = _span(code, body[-1])
-    data = code.encode()
-    value = data[start:end].decode()
-    return f"{data[:start].decode()}_value_ = ({value})\nif _value_ is not None:\n    print(repr(_value_))\n"
+def _shown(result: ExecResult) -> ToolResult:
+    """What the model sees; nothing where the sandbox failed."""
+    if result.status in (ExecStatus.INFRA_ERROR, ExecStatus.KILLED):
+        error = f"sandbox {result.backend}: {result.error or result.status.value}"
+        return ToolResult(ToolStatus.INFRA_ERROR, "", data={"error": error})
+    if result.status is ExecStatus.TIMEOUT:
+        return ToolResult(ToolStatus.TIMEOUT, "")
+    last = result.value if result.status is ExecStatus.OK else _why(result)
+    text = "\n".join(filter(None, map(_tidy, (result.stdout, result.stderr, last or ""))))
+    if result.status is ExecStatus.OK:
+        return ToolResult(ToolStatus.OK, text or NO_OUTPUT, empty=not text)
+    return ToolResult(ToolStatus.TOOL_ERROR, text)
 
 
-def _span(code: str, node: ast.stmt) -> tuple[int, int]:
-    """Byte offsets of a statement in the encoded code."""
-    starts = [0]
-    for line in code.split("\n"):
-        starts.append(starts[-1] + len(line.encode()) + 1)
-    last_line, last_column = node.end_lineno, node.end_col_offset
-    assert last_line is not None
-    assert last_column is not None
-    return starts[node.lineno - 1] + node.col_offset, starts[last_line - 1] + last_column
+_ENDED_BY = {
+    ExecStatus.ERROR: "the process ended with an error",
+    ExecStatus.OOM: "MemoryError: more memory used than allowed",
+    ExecStatus.OUTPUT_LIMIT: "MemoryError: more printed than allowed",
+}
 
 
-def _first_line(error: MontySyntaxError) -> str:
-    lines = error.display(format="type-msg").strip().splitlines()
-    return lines[0] if lines else "SyntaxError"
+def _why(result: ExecResult) -> str:
+    return result.error or _ENDED_BY[result.status]
 
 
 def _tidy(printed: str) -> str:
+    """Without addresses in memory, which differ from run to run."""
     return _ADDRESS.sub(">", printed).strip("\n")
+
+
+def _description(persistent: bool) -> str:
+    state = "variables stay for the next call" if persistent else "each call starts afresh"
+    return f"runs Python code and returns what it prints; {state}"
