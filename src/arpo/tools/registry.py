@@ -29,6 +29,7 @@ Builder = Callable[[Any, Surroundings], Sequence[Tool]]
 _BUILDERS = {
     "search": "arpo.tools.search.build:local",
     "python": "arpo.tools.sandbox.build:python",
+    "browser": "arpo.tools.browser.build:browser",
     "import": "arpo.tools.registry:imported",
 }
 """By `type`, imported when asked for: a run pays for the tools it has. One entry may give several tools."""

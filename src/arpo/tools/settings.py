@@ -4,11 +4,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from arpo.tools.browser.settings import BrowserSettings
 from arpo.tools.limited import LimitedSettings
 from arpo.tools.sandbox.settings import PythonSettings
 from arpo.tools.search.settings import SearchSettings
 
-__all__ = ["ImportSettings", "LimitedSettings", "PythonSettings", "SearchSettings", "ToolSettings"]
+__all__ = ["BrowserSettings", "ImportSettings", "LimitedSettings", "PythonSettings", "SearchSettings", "ToolSettings"]
 
 
 class ImportSettings(LimitedSettings):
@@ -20,4 +21,6 @@ class ImportSettings(LimitedSettings):
     timeout: float = Field(default=30.0, gt=0, allow_inf_nan=False)
 
 
-ToolSettings = Annotated[SearchSettings | PythonSettings | ImportSettings, Field(discriminator="type")]
+ToolSettings = Annotated[
+    SearchSettings | PythonSettings | BrowserSettings | ImportSettings, Field(discriminator="type")
+]
