@@ -13,6 +13,7 @@ from arpo.rollout.settings import BernoulliRule, EntropySettings, NoBranching, R
 from arpo.seeds import derive
 from arpo.task import ask
 from arpo.tools.base import ToolContext, ToolStatus
+from arpo.tools.toolbox import ToolBox
 from arpo.tree import Finish, Source
 
 GRPO = RolloutSettings(total=4, initial=4, branching=NoBranching(), max_tokens=400, share_calls="off")
@@ -173,11 +174,8 @@ async def test_defect_11_an_empty_output_is_a_success_and_runs_once() -> None:
 
 
 async def test_defect_14_no_rollout_without_the_tools_it_needs() -> None:
-    class Empty:
-        names = ()
-
     with pytest.raises(ConfigError, match="configure tools"):
-        await grow(by_turn("[42]$"), ARPO, tools=Empty())
+        await grow(by_turn("[42]$"), ARPO, tools=ToolBox(()))
     lacks_python = await grow(by_turn("<p>1</p>", "[42]$"), GRPO, tools=toolbox(ToyTool("search")))
     assert lacks_python.tool_calls == 0
     assert "There is no such tool. Tools: search." in texts(lacks_python)[0]

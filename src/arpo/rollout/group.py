@@ -14,7 +14,8 @@ is not free of effect: a segment sampled in two pieces draws other numbers than 
 branch budget and one without agree up to the first tool result, not beyond.
 
 A request that the engine could not answer ends its trajectory, which then has no reward; the others go on. An engine
-that is gone ends the group.
+that is gone ends the group. A tool that is out of order may ask for the whole group to be dropped: then no further call
+is made, and the group has its M trajectories, none of which has a reward.
 """
 
 import asyncio
@@ -63,7 +64,7 @@ class Group:
         self.prompt = np.asarray(agent.dialect.prompt(task), np.int32)
         self.room = _room(task, len(self.prompt), settings, agent.engine.capabilities)
         calls = SharedCalls(agent.toolbox, settings.share_calls, self.seed_parts)
-        self.turns = Turns(task.id, agent.dialect, calls, agent.toolbox.names, settings)
+        self.turns = Turns(task, agent.dialect, calls, agent.toolbox, settings)
         self.budget = self._budget(settings.total - settings.initial)
         self.roots: list[Walk] = []
         self.branches: list[tuple[Claim, int, Walk]] = []
@@ -84,8 +85,12 @@ class Group:
                 self.running.create_task(self._start())
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        opened = [walk for _, _, walk in sorted(self.branches, key=lambda branch: branch[:2])]
-        walks = [*self.roots, *opened, *self.top_ups]
+        finally:
+            await self._close_sessions()
+        walks = self._walks()
+        if self.turns.dropped:
+            for walk in walks:
+                self._without_reward(walk)
         mark_shared(walks)
         return assemble(
             self.task,
@@ -95,6 +100,25 @@ class Group:
             wasted_tokens=self.wasted_tokens,
             top_ups=len(self.top_ups),
         )
+
+    def _walks(self) -> list[Walk]:
+        """All trajectories in the order of the tree."""
+        opened = [walk for _, _, walk in sorted(self.branches, key=lambda branch: branch[:2])]
+        return [*self.roots, *opened, *self.top_ups]
+
+    async def _close_sessions(self) -> None:
+        """Release what tools keep for the trajectories, for branches that never opened too."""
+        forks = [child for point in self.points.values() for child in point.children]
+        sessions = {id(walk.session): walk.session for walk in (*self._walks(), *forks)}
+        for session in sessions.values():
+            await session.close()
+
+    def _without_reward(self, walk: Walk) -> None:
+        last = walk.pieces[-1] if walk.pieces else None
+        if last is not None and last.is_policy and last.finish not in (Finish.WINDOW, Finish.CALL):
+            walk.pieces[-1] = replace(last, finish=Finish.ERROR)
+        else:
+            walk.append(replace(_NOTHING, finish=Finish.ERROR, version=self.engine.version))
 
     async def _start(self) -> None:
         """Start the roots; where the rule asks for it, the first one alone, to learn how many there should be."""
@@ -121,7 +145,7 @@ class Group:
     async def _follow(self, walk: Walk) -> None:
         """One trajectory from where it stands to its end."""
         try:
-            while await self.turns.respond(walk, await self._segment(walk)):
+            while not self.turns.dropped and await self.turns.respond(walk, await self._segment(walk)):
                 if walk.warned:
                     self._claims_no_more(walk)
         except EngineDownError:

@@ -16,6 +16,8 @@ from arpo.rollout.branching import needs_entropy, needs_window
 from arpo.rollout.group import Group
 from arpo.rollout.settings import EntropySettings, NoBranching, RolloutSettings
 from arpo.task import Task
+from arpo.tools.sessions import environment_of
+from arpo.tools.toolbox import ToolBox
 from arpo.tree import RolloutTree
 
 SeedParts = tuple[str | int, ...]
@@ -28,6 +30,7 @@ def check(
     entropy: EntropySettings | None = None,
     vocab_size: int | None = None,
     tools: Sequence[str] | None = None,
+    unforkable: Sequence[str] = (),
 ) -> None:
     """Refuse what could not work before anything is sampled. Raises ConfigError naming the key and the remedy."""
     rule = settings.branching
@@ -56,11 +59,26 @@ def check(
             f"without tools no branch can open, so the {settings.total - settings.initial} trajectories beyond "
             "rollout.initial are unreachable; configure tools, or set rollout.initial = rollout.total"
         )
+    _refuse_unforkable(unforkable)
     if entropy is not None and rule.at == "state" and not rule.lookahead and entropy.min_tokens > 1:
         raise ConfigError(
             f'rollout.branching.at = "state" measures one token, so entropy.min_tokens = {entropy.min_tokens} is '
             "never met; set it to 1, or set rollout.branching.lookahead = true"
         )
+
+
+def _refuse_unforkable(tools: Sequence[str]) -> None:
+    if tools:
+        raise ConfigError(
+            f'the state behind {", ".join(tools)} cannot be forked (fork = "refuse"), so no branch can open; set '
+            'rollout.branching.type = "none" and rollout.initial = rollout.total, or let it be replayed or copied'
+        )
+
+
+def unforkable(toolbox: ToolBox) -> list[str]:
+    """The tools whose state does not let a trajectory branch."""
+    environments = {tool.name: environment_of(tool) for tool in toolbox.tools}
+    return [name for name, one in environments.items() if one is not None and one.fork == "refuse"]
 
 
 async def rollout(
@@ -81,6 +99,7 @@ async def rollout(
         entropy=entropy,
         vocab_size=agent.vocab_size,
         tools=agent.toolbox.names,
+        unforkable=unforkable(agent.toolbox),
     )
     group = Group(task, agent, settings, entropy, seed_parts)
     return (await group.run()).validate(settings.total)

@@ -2,9 +2,9 @@
 
 Branches repeat what their siblings do: a child that samples the call its sibling has made would pay for the same
 answer again. Two calls are equal if their whole histories are, token by token; calls of a tool that says it is
-`stateless` are equal if their arguments are. The first one to come runs; those that come while it runs wait for it, the
-later ones get its answer at once. What failed (a time-out, a failure of the infrastructure) answers those who waited
-and nobody later.
+`stateless`, and does not read what led to the call, are equal if their arguments are. The first one to come runs;
+those that come while it runs wait for it, the later ones get its answer at once. What failed (a time-out, a failure of
+the infrastructure) answers those who waited and nobody later.
 
 A call's seed is named by what makes it equal to others, not by who makes it, so sharing changes what is paid for and
 nothing else. Which of several equal calls ran depends on time; `mark_shared` therefore gives the cost to the first in
@@ -21,7 +21,7 @@ import numpy as np
 
 from arpo.rollout.walk import Walk
 from arpo.seeds import derive
-from arpo.tools.base import ToolContext, ToolResult, ToolStatus
+from arpo.tools.base import Tool, ToolContext, ToolResult, ToolStatus
 from arpo.tools.toolbox import ToolBox
 
 Sharing = Literal["off", "histories", "group"]
@@ -31,9 +31,10 @@ _Key = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """One execution of a call; the trajectories that it answers hold the same object."""
+    """One execution of a call; the trajectories that it answers hold the same object. `seed`: what it drew from."""
 
     result: ToolResult
+    seed: int
 
 
 class SharedCalls:
@@ -43,7 +44,7 @@ class SharedCalls:
         self._toolbox = toolbox
         self._sharing = sharing
         self._seed_parts = seed_parts
-        self._stateless = frozenset(tool.name for tool in toolbox.tools if getattr(tool, "stateless", False))
+        self._stateless = frozenset(tool.name for tool in toolbox.tools if _by_arguments_alone(tool))
         self._runs: dict[_Key, asyncio.Future[Run]] = {}
 
     async def call(
@@ -56,7 +57,7 @@ class SharedCalls:
         key = (name, spelling, "" if by_arguments else _digest(history))
         context = replace(context, seed=derive(*self._seed_parts, *self._seed_key(key, name), "tool"))
         if self._sharing == "off":
-            return Run(await self._toolbox.call(name, arguments, context))
+            return Run(await self._toolbox.call(name, arguments, context), context.seed)
         if key in self._runs:
             return await self._runs[key]
         return await self._first(key, arguments, context)
@@ -67,7 +68,7 @@ class SharedCalls:
     async def _first(self, key: _Key, arguments: Mapping[str, Any], context: ToolContext) -> Run:
         answer = self._runs[key] = asyncio.get_running_loop().create_future()
         try:
-            run = Run(await self._toolbox.call(key[0], arguments, context))
+            run = Run(await self._toolbox.call(key[0], arguments, context), context.seed)
         except BaseException:
             del self._runs[key]
             answer.cancel()
@@ -76,6 +77,10 @@ class SharedCalls:
         if run.result.status not in _LASTING:
             del self._runs[key]
         return run
+
+
+def _by_arguments_alone(tool: Tool) -> bool:
+    return bool(getattr(tool, "stateless", False)) and not getattr(tool, "reads_context", False)
 
 
 def _digest(history: Sequence[int]) -> str:

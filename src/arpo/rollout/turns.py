@@ -5,6 +5,9 @@ are appended as ids. Every segment that was meant as a call is charged, so no tr
 """
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -12,22 +15,36 @@ from arpo.protocol.base import Call, Dialect, ParseCode, ParseResult
 from arpo.rollout.branching import ToolOutcome
 from arpo.rollout.notices import NO_CALLS_LEFT, correction
 from arpo.rollout.settings import RolloutSettings
-from arpo.rollout.sharing import SharedCalls
+from arpo.rollout.sharing import Run, SharedCalls
 from arpo.rollout.walk import Walk
+from arpo.task import Task
 from arpo.tools.base import ToolContext, ToolResult, ToolStatus
+from arpo.tools.sessions import Step, environment_of
+from arpo.tools.toolbox import ToolBox
 from arpo.tree import Finish, Segment, Source, ToolEvent
 
+DROP_GROUP = "drop_group"
+"""In the data of an `infra_error`: no trajectory of the group is to have a reward."""
 _NOT_EXECUTED = (ToolStatus.LIMIT, ToolStatus.INFRA_ERROR)
+_WITH_EFFECT = (ToolStatus.OK, ToolStatus.TOOL_ERROR)
+_REASONING = 2000
+"""Characters of the policy's own text before a call that a tool may read."""
 
 
 class Turns:
     """Answers the segments of one group's trajectories."""
 
     def __init__(
-        self, task_id: str, dialect: Dialect, calls: SharedCalls, tools: tuple[str, ...], settings: RolloutSettings
+        self, task: Task, dialect: Dialect, calls: SharedCalls, toolbox: ToolBox, settings: RolloutSettings
     ) -> None:
-        self._task_id, self._dialect, self._calls, self._tools = task_id, dialect, calls, tools
+        self._task, self._dialect, self._calls, self._tools = task, dialect, calls, toolbox.names
         self._settings = settings
+        self._readers = {tool.name for tool in toolbox.tools if getattr(tool, "reads_context", False)}
+        self._environments = {
+            tool.name: environment.name for tool in toolbox.tools if (environment := environment_of(tool)) is not None
+        }
+        self.dropped = False
+        """A tool that is out of order has asked for the whole group to be dropped."""
         self._empty_result = len(dialect.result(""))
 
     async def respond(self, walk: Walk, finish: Finish) -> bool:
@@ -68,11 +85,25 @@ class Turns:
         if walk.room <= self._empty_result:
             walk.end(Finish.LENGTH, ToolEvent(name, arguments, "limit", executed=False, redundant=redundant))
             return False
-        context = ToolContext(task_id=self._task_id, path=walk.path, call_index=walk.calls - 1)
-        run = await self._calls.call(walk.tokens, name, call.arguments, arguments, context)
+        run = await self._calls.call(walk.tokens, name, call.arguments, arguments, self._context(walk, name))
+        self._remember(walk, name, call.arguments, run)
         goes_on = self._receive(walk, call, run.result, _event(name, arguments, run.result, redundant))
         walk.runs[len(walk.pieces) - 1] = run
         return goes_on
+
+    def _context(self, walk: Walk, name: str) -> ToolContext:
+        context = ToolContext(task_id=self._task.id, path=walk.path, call_index=walk.calls - 1, session=walk.session)
+        if name not in self._readers:
+            return context
+        reasoning = self._dialect.decode(walk.open_tokens)[-_REASONING:]
+        return replace(context, question=self._task.question, reasoning=reasoning)
+
+    def _remember(self, walk: Walk, name: str, arguments: Mapping[str, Any], run: Run) -> None:
+        """Log a call that changed a state, and take note of a tool that wants the group dropped."""
+        if name in self._environments and run.result.status in _WITH_EFFECT:
+            walk.session.append(Step(self._environments[name], name, arguments, run.seed))
+        if run.result.status is ToolStatus.INFRA_ERROR and run.result.data.get(DROP_GROUP):
+            self.dropped = True
 
     def _receive(self, walk: Walk, call: Call, result: ToolResult, event: ToolEvent) -> bool:
         finish = walk.pieces[-1].finish

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from arpo.rollout.branching import ToolOutcome, Verdict
+from arpo.tools.sessions import Session
 from arpo.tree import Finish, Segment, ToolEvent
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ class Walk:
     `may_branch` False: a top-up, or a group without branch budget. `origin`: the walk it left and how many of that
     walk's pieces it shares. `open_tokens`: the unfinished policy segment's tokens, pieces before the branch included.
     `depth`: tool results so far; `calls`: calls charged; `seen`: calls made, as (name, arguments); `outcome`: what the
-    last result was like; `streak`: decisions to branch in a row, up to the last one; `runs`: the execution behind each
-    piece that came of one.
+    last result was like; `streak`: decisions to branch in a row, up to the last one; `session`: the state of its
+    tools; `runs`: the execution behind each piece that came of one.
     """
 
     path: str
@@ -43,6 +44,7 @@ class Walk:
     decision_due: bool = False
     warned: bool = False
     seen: set[tuple[str, str]] = field(default_factory=set)
+    session: Session = field(default_factory=Session)
     open_tokens: list[int] = field(default_factory=list)
     pieces: list[Segment] = field(default_factory=list)
     runs: "dict[int, Run]" = field(default_factory=dict)
@@ -69,6 +71,7 @@ class Walk:
             drawn=0,
             decision_due=False,
             seen=set(self.seen),
+            session=self.session.fork(),
             open_tokens=list(self.open_tokens),
             pieces=[],
             runs={},

@@ -50,6 +50,11 @@ class Environment(Protocol):
         ...
 
 
+def environment_of(tool: Any) -> Environment | None:
+    """What the calls of the tool in one trajectory build on; None if they do not."""
+    return getattr(tool, "environment", None)
+
+
 @dataclass(eq=False, slots=True)
 class _Live:
     environment: Environment

@@ -22,7 +22,7 @@ from arpo.learn.update import DivergenceError, Learner
 from arpo.reward.compose import score
 from arpo.reward.settings import RewardSettings
 from arpo.rollout.agent import Agent
-from arpo.rollout.scheduler import check, rollout_many
+from arpo.rollout.scheduler import check, rollout_many, unforkable
 from arpo.rollout.settings import EntropySettings, RolloutSettings
 from arpo.seeds import derive
 from arpo.task import Task
@@ -86,6 +86,7 @@ def train(setup: Setup, plan: Plan, folder: RunFolder, reporter: Reporter) -> Tr
         entropy=plan.entropy,
         vocab_size=setup.agent.vocab_size,
         tools=setup.agent.toolbox.names,
+        unforkable=unforkable(setup.agent.toolbox),
     )
     loop = _Loop(setup, plan, folder, reporter)
     with asyncio.Runner() as runner, graceful(reporter.say) as stop:
