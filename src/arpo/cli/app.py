@@ -21,6 +21,7 @@ from arpo.cli.export import export
 from arpo.cli.rollout import rollout
 from arpo.cli.sft import sft
 from arpo.cli.study import app as study_app
+from arpo.cli.tools import app as tools_app
 from arpo.cli.train import train
 from arpo.errors import ArpoError
 
@@ -39,6 +40,7 @@ app.command(rollout)
 app.command(export)
 app.command(bench_app)
 app.command(study_app)
+app.command(tools_app)
 app.command(config_app)
 app.command(doctor)
 
