@@ -29,7 +29,7 @@ class ByteDialect(ToyDialect):
     def decode(self, tokens: Sequence[int]) -> str:
         return decode([token for token in tokens if token < 256])
 
-    def result(self, text: str) -> np.ndarray:
+    def result(self, text: str, *, finish: Finish = Finish.CALL, call: Call | None = None) -> np.ndarray:
         return encode("{" + text + "}")
 
 
