@@ -93,3 +93,10 @@ def test_tables_flatten_and_lose_their_nulls() -> None:
         "rollout.total": 4,
         "train.steps": 3,
     }
+
+
+def test_what_stands_behind_the_tools_is_kept_with_every_attempt(tmp_path: Path) -> None:
+    RunFolder.open(tmp_path / "run", CONFIG, tools={"python": {"backend": "namespace"}}).close()
+    RunFolder.open(tmp_path / "run", CONFIG, resume=True, tools={"python": {"backend": "landlock"}}).close()
+    attempts = json.loads((tmp_path / "run" / "run.json").read_text())["attempts"]
+    assert [attempt["tools"]["python"]["backend"] for attempt in attempts] == ["namespace", "landlock"]

@@ -22,6 +22,7 @@ def train(
     flags = [f"run.{flag}=true" for flag, given in (("resume", resume), ("overwrite", overwrite)) if given]
     resolved = resolve(config, options or Options(), *flags)
 
+    from arpo.config.tool_list import facts
     from arpo.config.wire import build_plan, build_setup
     from arpo.train.loop import train as run
     from arpo.train.progress import Reporter
@@ -31,7 +32,13 @@ def train(
     with Reporter(settings.name, quiet=quiet) as reporter:
         setup = build_setup(resolved.config, reporter.warn)
         path = Path(settings.out) / settings.name
-        with RunFolder.open(path, resolved.table(), resume=settings.resume, overwrite=settings.overwrite) as folder:
+        with RunFolder.open(
+            path,
+            resolved.table(),
+            resume=settings.resume,
+            overwrite=settings.overwrite,
+            tools={tool.name: facts(tool) for tool in setup.agent.toolbox.tools},
+        ) as folder:
             result = run(setup, build_plan(resolved.config), folder, reporter)
         reporter.say(f"after step {result.position.step}: {path}")
     return result.exit_code
