@@ -15,9 +15,10 @@ from rollout_fakes import encode
 from arpo.engine.base import SampleParams
 from arpo.engine.http import is_loopback
 from arpo.engine.openai import OpenAIEngine
-from arpo.engine.retry import Breaker, BreakerOpenError, Clock, RefusedError, backoff, retry_after
+from arpo.engine.retry import Breaker, BreakerOpenError, RefusedError
 from arpo.engine.settings import OpenAISettings
 from arpo.errors import ConfigError, EngineDownError, EngineError
+from arpo.retry import Clock, backoff, retry_after
 from arpo.tree import Segment
 
 KEY = "sk-secret-4711"
@@ -351,8 +352,8 @@ def test_breaker_lets_one_through_when_half_open() -> None:
     fail(BreakerOpenError)
     watch.time = 30.0
     with breaker.request():
-        with pytest.raises(BreakerOpenError, match="2 requests failed in a row"):
-            breaker.check(admitting=True)
+        with pytest.raises(BreakerOpenError, match="2 requests failed in a row"), breaker.request():
+            pass
         breaker.check()
     fail(EngineError)
     fail(EngineDownError)
@@ -443,7 +444,7 @@ async def test_the_key_is_sent_and_never_said(
         await sample(engine)
         for code in (400, 401, 500):
             server.tamper = first(1, lambda reply, code=code: error(code, f"Incorrect API key: {KEY}"))  # type: ignore[misc]
-            engine._server.breaker.opened = None
+            engine._server.breaker.circuit.succeed()
             assert KEY not in str(await failing(engine))
         await engine.close()
     assert KEY not in caplog.text

@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 
 import httpx
 
-from arpo.engine.retry import Breaker, Clock, RefusedError, backoff, retry_after
+from arpo.engine.retry import Breaker, RefusedError
 from arpo.errors import ConfigError, EngineDownError, EngineError
+from arpo.retry import Clock, backoff, retry_after
 
 T = TypeVar("T")
 

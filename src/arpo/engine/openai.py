@@ -23,12 +23,12 @@ from arpo.engine.completions import Answer, Ask, Completions, Generate, Malforme
 from arpo.engine.gate import Gate
 from arpo.engine.http import Server
 from arpo.engine.probe import inspect
-from arpo.engine.retry import Clock
 from arpo.engine.settings import OpenAISettings
 from arpo.engine.stats import EngineStats
 from arpo.engine.stopping import Stopper
 from arpo.engine.topk import midpoints
 from arpo.errors import ConfigError, EngineError
+from arpo.retry import Clock
 from arpo.seeds import derive
 from arpo.tree import Finish, Segment, Source
 
