@@ -3,18 +3,13 @@ r"""Reading the policy: calls, answers, and every way to get them wrong.
 Numbers in names and comments are those of the list of malformed outputs that the dialect must survive.
 """
 
-import sys
-from pathlib import Path
-
 import pytest
+from tag_tokenizers import PYTHON, SEARCH, chat_tokenizer, compact_tokenizer
 
 from arpo.protocol.base import Call, ParseCode, ParseResult
 from arpo.protocol.boxed import last_boxed
 from arpo.protocol.tags import TagsDialect
 from arpo.tree import Finish
-
-sys.path.insert(0, str(Path(__file__).parent))
-from tag_tokenizers import PYTHON, SEARCH, chat_tokenizer, compact_tokenizer
 
 FULL = TagsDialect(chat_tokenizer(), [SEARCH, PYTHON])
 COMPACT = TagsDialect(compact_tokenizer(), [SEARCH, PYTHON], "compact")

@@ -1,13 +1,12 @@
 """What the policy reads: prompts, results and notices, and what no page can smuggle into them."""
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tag_tokenizers import DROPS_SYSTEM, PYTHON, REFUSES_SYSTEM, SEARCH, TAGS, chat_tokenizer, compact_tokenizer, tool
 
 from arpo.errors import ConfigError
 from arpo.protocol.base import Dialect
@@ -17,9 +16,6 @@ from arpo.protocol.settings import DialectSettings
 from arpo.protocol.tags import TagsDialect
 from arpo.task import Message, Task, ask
 from arpo.tree import Finish
-
-sys.path.insert(0, str(Path(__file__).parent))
-from tag_tokenizers import DROPS_SYSTEM, PYTHON, REFUSES_SYSTEM, SEARCH, TAGS, chat_tokenizer, compact_tokenizer, tool
 
 CHAT_TOKENIZER, COMPACT_TOKENIZER = chat_tokenizer(), compact_tokenizer()
 FULL = TagsDialect(CHAT_TOKENIZER, [SEARCH, PYTHON])
