@@ -68,17 +68,19 @@ class Circuit:
         """Seconds until somebody may try again; 0 while closed, and once the rest is over."""
         return 0.0 if self._opened is None else max(self._opened + self.rest - self.clock.now(), 0.0)
 
+    @property
+    def passable(self) -> bool:
+        """Whether `admits` would let one pass."""
+        return self._opened is None or not (self._probing or self.wait() > 0)
+
     def admits(self) -> bool:
         """Whether one may pass now. After the rest only one may, until it has told what it met: `succeed` or the like.
 
         Whoever is admitted must tell.
         """
-        if self._opened is None:
-            return True
-        if self._probing or self.wait() > 0:
-            return False
-        self._probing = True
-        return True
+        passes = self.passable
+        self._probing = (passes and self._opened is not None) or self._probing
+        return passes
 
     def succeed(self) -> None:
         """It went well: closed."""

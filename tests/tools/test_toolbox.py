@@ -132,7 +132,7 @@ async def test_stats_are_taken_and_start_again():
 def test_settings_are_told_apart_by_type():
     adapter = TypeAdapter(ToolSettings)
     assert adapter.validate_python({"type": "python", "timeout": 1}) == PythonSettings(timeout=1)
-    for wrong in ({"type": "browser"}, {"type": "search", "top_n": 3}, {"type": "import", "path": "no factory"}):
+    for wrong in ({"type": "telepathy"}, {"type": "search", "top_n": 3}, {"type": "import", "path": "no factory"}):
         with pytest.raises(ValidationError):
             adapter.validate_python(wrong)
 

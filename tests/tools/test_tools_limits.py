@@ -559,7 +559,7 @@ def test_a_thread_that_answers_a_loop_that_is_gone_harms_nobody():
 
 
 async def test_without_a_limit_there_are_only_so_many_threads(monkeypatch):
-    monkeypatch.setattr("arpo.tools.toolbox.DEFAULT_THREADS", 2)
+    monkeypatch.setattr("arpo.tools.entry.DEFAULT_THREADS", 2)
     tools = box(blocking(lambda context: time.sleep(0.002) or "x"))
     await asyncio.gather(*(ask(tools) for _ in range(8)))
     assert (tools.stats["t"].in_flight, len(tool_threads())) == (2, 2)

@@ -56,6 +56,10 @@ class ToolResult:
     """Nothing was found or printed, although `text` says so in words."""
 
 
+class ToolError(Exception):
+    """What a tool raises when the call itself is at fault; its text is what the model reads."""
+
+
 class TransientError(Exception):
     """What a tool raises for a failure that may be over in a moment: no connection, 429, 5xx.
 

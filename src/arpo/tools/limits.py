@@ -10,9 +10,16 @@ place comes before the token: a token taken early would let calls start faster t
 """
 
 import asyncio
-import time
 from collections import deque
 from dataclasses import dataclass
+from typing import Literal
+
+from arpo.retry import Clock
+
+__all__ = ["Bucket", "Clock", "Gate", "Limit", "Outage", "Turns"]
+
+Outage = Literal["trajectory", "pause", "fail_step", "drop_group"]
+"""What becomes of the calls of a tool that is down; see `breaker`."""
 
 _ALMOST = 1e-9
 """Of a token: what rounding may lack."""
@@ -24,7 +31,10 @@ class Limit:
 
     `timeout`: seconds per call, waiting not counted; `max_chars` of result text; `concurrency`: calls at once (None:
     any number, but for tools in threads as many as there are threads); `rate`: calls per second (None: any);
-    `grace`: seconds that a call has to clean up after its time limit before it is given up.
+    `grace`: seconds that a call has to clean up after its time limit before it is given up; `retries`: further tries
+    of a call that failed in passing, each with the whole time limit; `breaker_after`: failed calls in a row that mean
+    that the tool is down (None: it never is); `breaker_rest`: seconds until one call tries whether it is back;
+    `outage`: what becomes of calls meanwhile; `outage_patience`: seconds that "pause" waits.
     """
 
     timeout: float = 10.0
@@ -32,16 +42,11 @@ class Limit:
     concurrency: int | None = None
     rate: float | None = None
     grace: float = 0.2
-
-
-class Clock:
-    """Monotonic seconds, and waiting for them to pass."""
-
-    def now(self) -> float:
-        return time.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    retries: int = 2
+    breaker_after: int | None = 10
+    breaker_rest: float = 30.0
+    outage: Outage = "trajectory"
+    outage_patience: float = 600.0
 
 
 class Turns:

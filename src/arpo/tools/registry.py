@@ -28,8 +28,10 @@ Builder = Callable[[Any, Surroundings], Sequence[Tool]]
 
 _BUILDERS = {
     "search": "arpo.tools.search.build:local",
+    "search_server": "arpo.tools.search.build:server",
     "python": "arpo.tools.sandbox.build:python",
     "browser": "arpo.tools.browser.build:browser",
+    "mcp": "arpo.tools.mcp.build:mcp",
     "import": "arpo.tools.registry:imported",
 }
 """By `type`, imported when asked for: a run pays for the tools it has. One entry may give several tools."""
@@ -50,7 +52,7 @@ def build(settings: Sequence[LimitedSettings], corpora: Mapping[str, Path] | Non
                     f"tools[{number}]: a second tool named {tool.name!r}; remove or rename one of them"
                 )
             tools.append(tool)
-            limits[tool.name] = Limit(one.timeout, one.max_chars, one.concurrency, one.rate)
+            limits[tool.name] = one.limit(getattr(tool, "hints", None))
     return ToolBox(tools, limits)
 
 

@@ -1,5 +1,6 @@
 """What a tool gave back, made safe: a ToolResult for certain, text that fools nobody, no more of it than allowed."""
 
+import itertools
 import math
 import unicodedata
 from collections.abc import Mapping
@@ -11,6 +12,10 @@ from arpo.tools.base import ToolResult, ToolStatus
 _BIDIRECTIONAL = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _TOLD = 500
 """Characters of a failure that are kept for logs and `data`."""
+DATA = 262_144
+"""Characters of `data`, about."""
+_EACH = 8
+"""Characters that a value counts for besides its text."""
 
 
 def checked(returned: Any) -> ToolResult:
@@ -19,7 +24,7 @@ def checked(returned: Any) -> ToolResult:
     Raises TypeError or ValueError saying what is wrong with anything else.
     """
     if isinstance(returned, str):
-        return ToolResult(ToolStatus.OK, returned)
+        return ToolResult(ToolStatus.OK, str.__str__(returned))
     if not isinstance(returned, ToolResult):
         raise TypeError(f"it returned an object of type {type(returned).__name__}, not a ToolResult or a str")
     wanted: tuple[tuple[str, Any, type], ...] = (
@@ -32,8 +37,9 @@ def checked(returned: Any) -> ToolResult:
         if not isinstance(value, kind):
             raise TypeError(f"its result's `{name}` is of type {type(value).__name__}, not {kind.__name__}")
     status, score = ToolStatus(returned.status), _score(returned.score)
-    same = status is returned.status and score is returned.score
-    return returned if same else replace(returned, status=status, score=score)
+    text = str.__str__(returned.text)
+    same = status is returned.status and score is returned.score and text is returned.text
+    return returned if same else replace(returned, status=status, score=score, text=text)
 
 
 def _score(score: Any) -> float | None:
@@ -44,11 +50,71 @@ def _score(score: Any) -> float | None:
     return float(score)
 
 
+def bounded(result: ToolResult) -> ToolResult:
+    """`result` with no more `data` than a group of trajectories can hold for long.
+
+    Data of plain values up to about DATA characters stay as they are. Of more, what comes first stays, texts cut.
+    """
+    if _size(result.data, DATA) <= DATA:
+        return result
+    return replace(result, data={**_Cut(DATA).mapping(result.data), "cut": True})
+
+
+def _size(value: Any, limit: int) -> int:
+    """About how many characters `value` holds, counted until they are more than `limit`."""
+    total, stack = 0, [value]
+    while stack and total <= limit:
+        one = stack.pop()
+        total += _EACH + (len(one) if isinstance(one, str | bytes | bytearray) else 0)
+        if isinstance(one, Mapping):
+            stack += [part for pair in itertools.islice(one.items(), limit) for part in pair]
+        elif isinstance(one, list | tuple | set | frozenset):
+            stack += itertools.islice(one, limit)
+        else:
+            total += int(getattr(one, "nbytes", 0))
+    return total
+
+
+class _Cut:
+    """Copies plain values until `room` characters are used up."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def mapping(self, value: Mapping[Any, Any]) -> dict[str, Any]:
+        copied: dict[str, Any] = {}
+        for key, one in value.items():
+            if self.room <= 0:
+                break
+            copied[self.value(str(key))] = self.value(one)
+        return copied
+
+    def value(self, value: Any) -> Any:
+        self.room -= _EACH
+        if isinstance(value, str):
+            text = cap(str.__str__(value), max(self.room, _EACH))
+            self.room -= len(text)
+            return text
+        if isinstance(value, Mapping):
+            return self.mapping(value)
+        if isinstance(value, list | tuple):
+            return [self.value(one) for one in itertools.takewhile(lambda _: self.room > 0, value)]
+        return value if isinstance(value, bool | int | float | None) else f"<{type(value).__name__}>"
+
+
 def told(error: Exception) -> str:
     """An exception in one line of bounded length, even if it cannot be printed."""
     try:
         return cap(f"{type(error).__name__}: {error}", _TOLD)
     except Exception:  # noqa: BLE001 - a user's exception may fail at being printed, too
+        return type(error).__name__
+
+
+def words(error: Exception) -> str:
+    """What an exception says, even if it cannot be printed."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001 - as above
         return type(error).__name__
 
 
