@@ -29,6 +29,7 @@ Builder = Callable[[Any, Surroundings], Sequence[Tool]]
 _BUILDERS = {
     "search": "arpo.tools.search.build:local",
     "search_server": "arpo.tools.search.build:server",
+    "search_web": "arpo.tools.search.web:online",
     "python": "arpo.tools.sandbox.build:python",
     "browser": "arpo.tools.browser.build:browser",
     "mcp": "arpo.tools.mcp.build:mcp",

@@ -43,7 +43,8 @@ class CacheMiss(Exception):  # noqa: N818 - not a fault of the machinery, and na
 @dataclass(slots=True)
 class CacheStats:
     """What a cache did. `hits`: answered from the file; `joined`: by a fetch that was under way; `misses`: neither;
-    `expired`: of the misses, those whose entry was too old; `stored`: entries written; `failed`: fetches that failed.
+    `expired`: of the misses, those whose entry was too old; `stored`: entries written; `failed`: fetches that failed;
+    `fallbacks`: of the misses in mode read_only, those that were told as "nothing found".
     """
 
     hits: int = 0
@@ -52,6 +53,7 @@ class CacheStats:
     expired: int = 0
     stored: int = 0
     failed: int = 0
+    fallbacks: int = 0
 
 
 def normalise(text: str, *, strip_prefix: bool = False) -> str:
