@@ -6,10 +6,22 @@ from pydantic import Field
 
 from arpo.tools.browser.settings import BrowserSettings
 from arpo.tools.limited import LimitedSettings
+from arpo.tools.mcp.settings import McpSettings
 from arpo.tools.sandbox.settings import PythonSettings
-from arpo.tools.search.settings import SearchSettings
+from arpo.tools.search.settings import SearchServerSettings, SearchSettings
+from arpo.tools.search.web_settings import WebSearchSettings
 
-__all__ = ["BrowserSettings", "ImportSettings", "LimitedSettings", "PythonSettings", "SearchSettings", "ToolSettings"]
+__all__ = [
+    "BrowserSettings",
+    "ImportSettings",
+    "LimitedSettings",
+    "McpSettings",
+    "PythonSettings",
+    "SearchServerSettings",
+    "SearchSettings",
+    "ToolSettings",
+    "WebSearchSettings",
+]
 
 
 class ImportSettings(LimitedSettings):
@@ -22,5 +34,12 @@ class ImportSettings(LimitedSettings):
 
 
 ToolSettings = Annotated[
-    SearchSettings | PythonSettings | BrowserSettings | ImportSettings, Field(discriminator="type")
+    SearchSettings
+    | SearchServerSettings
+    | WebSearchSettings
+    | PythonSettings
+    | BrowserSettings
+    | McpSettings
+    | ImportSettings,
+    Field(discriminator="type"),
 ]

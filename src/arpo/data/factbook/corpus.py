@@ -13,7 +13,7 @@ from arpo.data.factbook.facts import Fact, Facts, load_facts
 from arpo.errors import DataError
 from arpo.tools.search import Document, SearchIndex
 
-_LAYOUT = "1"
+_LAYOUT = "2"
 """Raise it when the same documents must be indexed anew."""
 
 

@@ -1,6 +1,7 @@
 """An index on this machine as a source of records."""
 
-from arpo.tools.search.bm25 import Hit, SearchIndex
+from arpo.tools.search.corpus import Hit
+from arpo.tools.search.index import Index
 from arpo.tools.search.record import Record
 
 
@@ -9,7 +10,7 @@ class LocalSource:
 
     name = "local"
 
-    def __init__(self, index: SearchIndex) -> None:
+    def __init__(self, index: Index) -> None:
         self.index = index
 
     async def find(self, query: str, k: int) -> list[Record]:

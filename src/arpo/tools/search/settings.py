@@ -1,20 +1,54 @@
-"""What a run says about its search."""
+"""What a run says about a search of its own: an index on this machine, or a retriever behind a URL."""
 
 from typing import Literal
 
 from pydantic import Field
 
+from arpo.settings import Frozen
 from arpo.tools.limited import LimitedSettings
+
+Style = Literal["line", "page", "search_r1", "markdown"]
+"""How results are written for a policy; see `render`."""
+IndexKind = Literal["bm25s", "tantivy"]
+
+
+class RerankSettings(Frozen):
+    """Order the best `candidates` of the index anew, by the cosine of embeddings.
+
+    `model`: a folder that sentence-transformers can load; nothing is ever downloaded.
+    """
+
+    model: str = Field(min_length=1)
+    candidates: int = Field(default=50, ge=2, le=1000)
 
 
 class SearchSettings(LimitedSettings):
-    """Search over a local BM25 index.
+    """Search over an index on this machine.
 
-    `corpus`: the name of a built-in corpus ("factbook"), an index folder, or a JSONL file (indexed beside it on first
-    use). `shuffle`: order the results by a hash of the query, so that rank alone says nothing.
+    `corpus`: the name of a built-in corpus ("factbook"), an index folder (`arpo index build`), or a JSONL or Parquet
+    file (indexed beside it on first use). `index`: "auto" is whatever the folder holds, and bm25s for a file.
+    `shuffle`: order the results by a hash of the query, so that rank alone says nothing.
     """
 
     type: Literal["search"] = "search"
+    name: str = Field(default="search", pattern=r"^[A-Za-z_][\w-]*$")
     corpus: str = "factbook"
+    index: Literal["auto", "bm25s", "tantivy"] = "auto"
     top_k: int = Field(default=2, ge=1, le=100)
+    style: Style = "line"
+    shuffle: bool = False
+    rerank: RerankSettings | None = None
+
+
+class SearchServerSettings(LimitedSettings):
+    """Search through a retriever that answers Search-R1's protocol, such as `arpo serve-search`.
+
+    `url`: of its endpoint, usually ".../retrieve".
+    """
+
+    type: Literal["search_server"] = "search_server"
+    name: str = Field(default="search", pattern=r"^[A-Za-z_][\w-]*$")
+    url: str = Field(pattern=r"^https?://[^\s/]+(/\S*)?$")
+    top_k: int = Field(default=3, ge=1, le=100)
+    style: Style = "search_r1"
     shuffle: bool = False
