@@ -10,8 +10,9 @@ import pytest
 
 from arpo.errors import ToolSetupError
 from arpo.tools.base import ToolContext, ToolResult, ToolStatus
-from arpo.tools.sandbox.monty import MontySandbox, show_last_value
+from arpo.tools.sandbox.monty import MontySandbox
 from arpo.tools.sandbox.tool import PythonTool
+from arpo.tools.sandbox.values import show_last_value
 from arpo.tools.sessions import Session, Step
 from arpo.tools.settings import PythonSettings
 from arpo.tools.toolbox import ToolBox

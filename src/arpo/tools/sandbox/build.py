@@ -1,6 +1,9 @@
 """From settings to the Python tool: the sandbox that they name, tried out before anything relies on it."""
 
+import asyncio
 import logging
+import os
+import threading
 from collections.abc import Callable, Sequence
 
 from arpo.errors import ToolSetupError
@@ -34,7 +37,8 @@ def open_sandbox(settings: PythonSettings) -> Sandbox:
 def _on_this_machine(settings: PythonSettings) -> Sandbox:
     from arpo.tools.sandbox import ladder
 
-    return ladder.shared(settings.backend, preload=settings.preload)
+    assert settings.backend in ("auto", "namespace", "landlock")
+    return ladder.shared(settings.backend, settings.preload, slots=settings.parallel)
 
 
 def _monty(settings: PythonSettings) -> Sandbox:
@@ -45,9 +49,56 @@ def _monty(settings: PythonSettings) -> Sandbox:
     return MontySandbox(now=settings.now)
 
 
+def _fusion(settings: PythonSettings) -> Sandbox:
+    from arpo.tools.sandbox.fusion import FusionSandbox
+
+    assert settings.url is not None
+    return _healthy(FusionSandbox(settings.url, _key(settings.key_env) if settings.key_env else None))
+
+
+def _e2b(settings: PythonSettings) -> Sandbox:
+    from arpo.tools.sandbox.e2b import E2BSandbox
+
+    return _healthy(E2BSandbox(_key(settings.key_env or "E2B_API_KEY")))
+
+
+def _unsafe(settings: PythonSettings) -> Sandbox:
+    from arpo.tools.sandbox.unsafe import UnsafeLocal
+
+    return UnsafeLocal(settings.parallel)
+
+
+def _key(name: str) -> str:
+    key = os.environ.get(name, "")
+    if not key:
+        raise ToolSetupError(f"tool 'python': the environment variable {name} is not set; put the service's key there")
+    return key
+
+
+def _healthy(sandbox: Sandbox) -> Sandbox:
+    """A service that does not answer now is found out before the run starts. May be called inside an event loop."""
+    said: list[str] = []
+    thread = threading.Thread(target=lambda: said.append(asyncio.run(_tried(sandbox))), name="sandbox health")
+    thread.start()
+    thread.join()
+    if said != [""]:
+        raise ToolSetupError(f"tool 'python', {sandbox.name}: {said[0] if said else 'trying it out failed'}")
+    return sandbox
+
+
+async def _tried(sandbox: Sandbox) -> str:
+    try:
+        return await sandbox.health()
+    finally:
+        await sandbox.close()
+
+
 _OPENERS: dict[str, Callable[[PythonSettings], Sandbox]] = {
     "auto": _on_this_machine,
     "namespace": _on_this_machine,
     "landlock": _on_this_machine,
     "monty": _monty,
+    "fusion": _fusion,
+    "e2b": _e2b,
+    "unsafe_local": _unsafe,
 }

@@ -42,8 +42,8 @@ class PythonSettings(LimitedSettings):
     output_bytes: int = Field(default=65536, ge=1024)
     """Bytes of stdout, and of stderr, that are kept of a run: head and tail."""
     parallel: int | None = Field(default=None, ge=1)
-    """Runs at once in a sandbox on this machine; the others wait, which their time limit does not count. None: twice
-    the number of CPU cores."""
+    """Runs at once in a sandbox on this machine; the others wait, which their time limit does not count. None: as many
+    as CPU cores."""
     url: str | None = Field(default=None, pattern=r"^https?://[^\s]+$")
     """Of the SandboxFusion service, like "http://127.0.0.1:8080"; of "fusion" alone."""
     key_env: str | None = Field(default=None, pattern=r"^[A-Za-z_]\w*$")

@@ -10,9 +10,9 @@ box's clock and waits for the sandbox's verdict; one that does not come is a fai
 """
 
 import asyncio
-import os
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from arpo.tools.base import ToolContext, ToolResult, ToolStatus, TransientError
@@ -25,7 +25,7 @@ from arpo.tools.sessions import Fork
 NO_OUTPUT = "(no output)"
 _ON_THE_CLOCK = 0.9
 """Of a run's time limit: from there on its sandbox's word is waited for."""
-_VERDICT = 15.0
+_VERDICT = 30.0
 """Seconds after the time limit in which the sandbox has to say something."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 
@@ -56,7 +56,13 @@ class PythonTool:
         self.environment = self if self.settings.persistent else None
         self.description = _description(self.settings.persistent)
         self._in_process = sandbox.caps.isolation == "interpreter"
-        self._turns = Turns(self.settings.parallel or 2 * (os.cpu_count() or 1))
+        self._slots: Turns | None = getattr(sandbox, "slots", None)
+
+    def facts(self) -> dict[str, Any]:
+        """For the run card: what was asked for, what code runs in, and what that keeps apart from this machine."""
+        caps = asdict(self.sandbox.caps) | {"packages": list(self.sandbox.caps.packages)}
+        asked = {"asked_for": self.settings.backend, "backend": self.sandbox.name}
+        return {**asked, **caps, "persistent": self.settings.persistent, "limits": asdict(self.limits)}
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Run `arguments["code"]`; random numbers start from the context's seed. Raises TransientError."""
@@ -75,12 +81,17 @@ class PythonTool:
     async def _run(self, request: ExecRequest) -> ExecResult:
         if self._in_process:  # it answers before anything else happens, and has queues of its own
             return await self.sandbox.run(request)
+        if self._slots is None:
+            return await self._judged(request)
         with off_the_clock():
-            await self._turns.enter()
+            await self._slots.enter()
         try:
-            return await _verdict(asyncio.ensure_future(self.sandbox.run(request)), request.limits.wall_s)
+            return await self._judged(request)
         finally:
-            self._turns.leave()
+            self._slots.leave()
+
+    async def _judged(self, request: ExecRequest) -> ExecResult:
+        return await _verdict(asyncio.ensure_future(self.sandbox.run(request)), request.limits.wall_s)
 
     async def start(self, context: ToolContext) -> None:
         """Of an environment: nothing lives between the calls."""
