@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 _RUNNER = str(Path(__file__).with_name("unsafe_runner.py"))
 _FLOOD = 16
 """Times the output that is kept, after which a run is ended."""
+_TICK = 0.005
 _LEFTOVERS = 1.0
 """Seconds in which what is left in the pipes is read, should a process outside the group hold them open."""
 
@@ -122,13 +123,13 @@ class _Pipes:
         tasks = [asyncio.ensure_future(one) for one in (self._write(), *readers)]
         try:
             async with asyncio.timeout(self.request.limits.wall_s):
-                await self.process.wait()
+                while self.process.returncode is None:  # `wait` would wait for whoever holds the pipes, too
+                    await asyncio.sleep(_TICK)
             return True
         except TimeoutError:
             return False
         finally:
             self._end()
-            await self.process.wait()
             await asyncio.wait(tasks, timeout=_LEFTOVERS)
             for task in tasks:
                 task.cancel()
