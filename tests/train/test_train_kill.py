@@ -25,7 +25,7 @@ TINY = (
     "train.checkpoint_every=1",
     f"train.steps={STEPS}",
 )
-PACED = ("timing_s/", "throughput/", "seconds", "latency", "engine/idle_share")
+PACED = ("timing_s/", "throughput/", "seconds", "latency", "waited_s", "in_flight", "engine/idle_share")
 
 
 def start(out: Path, *arguments: str) -> subprocess.Popen[str]:

@@ -37,7 +37,7 @@ SETTINGS = (
     "train.prompts=2",
     "train.keep_checkpoints=3",
 )
-PACED = ("timing_s/", "throughput/", "seconds", "latency", "engine/idle_share")
+PACED = ("timing_s/", "throughput/", "seconds", "latency", "waited_s", "in_flight", "engine/idle_share")
 IDS = torch.arange(20)[None] * 11 % 500
 
 

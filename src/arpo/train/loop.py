@@ -151,10 +151,12 @@ class _Loop:
         """One step: everything it leaves on disk is written before the position moves on."""
         begin, number = time.monotonic(), self.position.step + 1
         asked = snapshot(self.setup.agent.engine.stats)
+        self.setup.agent.toolbox.drain()  # of the evaluation before
         groups = await self._collect(number)
         trees = groups.trees
         generated = time.monotonic()
         costs = engine_costs(asked, self.setup.agent.engine.stats, trees, generated - begin)
+        costs |= self.setup.agent.toolbox.drain()
         try:
             row = self._update(groups.used)
         except DivergenceError as error:
@@ -170,7 +172,7 @@ class _Loop:
             seconds=updated - begin,
         )
         timing = {"timing_s/gen": generated - begin, "timing_s/update": updated - generated}
-        row = {"step": number} | rollout_stats(trees) | costs | groups.metrics | row | timing | at.metrics()
+        row = {"step": number} | costs | rollout_stats(trees) | groups.metrics | row | timing | at.metrics()
         row["throughput/tokens_s"] = sum(tree.generated_tokens for tree in trees) / (updated - begin)
         self.position = at
         every = self.plan.train.eval_every
