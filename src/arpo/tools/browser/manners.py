@@ -1,0 +1,104 @@
+"""How often and how many at once: what a host is asked of us, over all trajectories of this process.
+
+Two requests to a host start at least `interval` seconds apart, more if the host asked for it, and no more than
+`per_host` are under way. Who asked first is first. Waiting counts against nobody's time limit. Nothing here belongs to
+an event loop.
+"""
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from arpo.tools.limits import Clock, Turns
+from arpo.tools.running import off_the_clock
+
+_REMEMBERED = 10_000
+"""Hosts, the last ones."""
+
+
+@dataclass(eq=False, slots=True)
+class _Host:
+    places: Turns
+    interval: float
+    next_start: float = 0.0
+    lookup: Turns = field(default_factory=lambda: Turns(1))
+    users: int = 0
+
+
+class Manners:
+    """The queue before each host."""
+
+    def __init__(self, interval: float = 1.0, per_host: int = 2, clock: Clock | None = None) -> None:
+        self._interval, self._per_host, self._clock = interval, per_host, clock or Clock()
+        self._hosts: OrderedDict[str, _Host] = OrderedDict()
+
+    @asynccontextmanager
+    async def turn(self, host: str) -> AsyncIterator[None]:
+        """Around one request to `host`: begins when it may start."""
+        state = self._state(host)
+        state.users += 1
+        try:
+            with off_the_clock():
+                await state.places.enter()
+            try:
+                with off_the_clock():
+                    await self._wait(state)
+                yield
+            finally:
+                state.places.leave()
+        finally:
+            state.users -= 1
+
+    async def _wait(self, state: _Host) -> None:
+        now = self._clock.now()
+        start = max(now, state.next_start)
+        state.next_start = start + state.interval
+        if start > now:
+            await self._clock.sleep(start - now)
+
+    @asynccontextmanager
+    async def lookup(self, host: str) -> AsyncIterator[None]:
+        """Around what one should find out about a host, while the others wait for it."""
+        state = self._state(host)
+        state.users += 1
+        try:
+            with off_the_clock():
+                await state.lookup.enter()
+            try:
+                yield
+            finally:
+                state.lookup.leave()
+        finally:
+            state.users -= 1
+
+    def slow_down(self, host: str, interval: float) -> None:
+        """The host asked for at least `interval` seconds between requests."""
+        state = self._state(host)
+        state.interval = max(state.interval, interval)
+
+    def pause(self, host: str, seconds: float) -> None:
+        """The host asked to be left alone for so long."""
+        state = self._state(host)
+        state.next_start = max(state.next_start, self._clock.now() + seconds)
+
+    def left(self, host: str) -> float:
+        """Seconds until the host may be asked again."""
+        return max(self._state(host).next_start - self._clock.now(), 0.0)
+
+    def _state(self, host: str) -> _Host:
+        state = self._hosts.get(host)
+        if state is None:
+            state = self._hosts[host] = _Host(Turns(self._per_host), self._interval)
+            self._forget()
+        self._hosts.move_to_end(host)
+        return state
+
+    def _forget(self) -> None:
+        """Drop the host that was asked longest ago, unless somebody waits there or it is still resting."""
+        if len(self._hosts) > _REMEMBERED:
+            name, oldest = next(iter(self._hosts.items()))
+            if oldest.users == 0 and oldest.next_start <= self._clock.now():
+                del self._hosts[name]
+            else:
+                self._hosts.move_to_end(name)
