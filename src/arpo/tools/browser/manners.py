@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 
 from arpo.tools.limits import Clock, Turns
 from arpo.tools.running import off_the_clock
@@ -95,10 +96,8 @@ class Manners:
         return state
 
     def _forget(self) -> None:
-        """Drop the host that was asked longest ago, unless somebody waits there or it is still resting."""
+        """Drop a host that was asked long ago, unless somebody waits there or it is still resting."""
         if len(self._hosts) > _REMEMBERED:
-            name, oldest = next(iter(self._hosts.items()))
-            if oldest.users == 0 and oldest.next_start <= self._clock.now():
-                del self._hosts[name]
-            else:
-                self._hosts.move_to_end(name)
+            oldest = list(islice(self._hosts.items(), 100))
+            free = (name for name, host in oldest if host.users == 0 and host.next_start <= self._clock.now())
+            self._hosts.pop(next(free, ""), None)

@@ -11,7 +11,7 @@ import errno
 import ipaddress
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -54,13 +54,13 @@ class _Pinned(httpcore.AsyncNetworkBackend):
         socket_options: Any = None,
     ) -> httpcore.AsyncNetworkStream:
         ips = self._rules.judge(host, port, await self._look_up(host, port))[:_MOST_ADDRESSES]
-        for place, ip in enumerate(ips):
+        failures: list[Exception] = []
+        for ip in ips:
             try:
                 return await self._connector.connect_tcp(ip, port, timeout=timeout, socket_options=socket_options)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout):
-                if place == len(ips) - 1:
-                    raise
-        raise AssertionError("judge lets no empty list pass")
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failures.append(error)
+        raise _not_connected(host, failures) from failures[-1]
 
     async def _look_up(self, host: str, port: int) -> list[str]:
         try:
@@ -138,23 +138,28 @@ def _in_words(host: str) -> Iterator[None]:
     """What the network raises, as PageError or NoNetworkError."""
     try:
         yield
-    except httpcore.ConnectTimeout as error:
-        raise PageError("connection", f"{host} does not answer.", lasting=False) from error
-    except httpcore.ConnectError as error:
-        raise _not_connected(host, error) from error
+    except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+        if any(isinstance(cause, ssl.SSLError) for cause in _causes(error)):
+            raise PageError("tls", f"{host} has no valid certificate, so it is not opened.") from error
+        raise PageError("connection", f"{host} cannot be connected to safely.", lasting=False) from error
     except httpcore.ProtocolError as error:
         raise PageError("protocol", f"{host} sends something that is no proper web page.") from error
     except (httpcore.NetworkError, httpcore.TimeoutException, ssl.SSLError, OSError) as error:
         raise PageError("connection", f"The connection to {host} broke off.", lasting=False) from error
 
 
-def _not_connected(host: str, error: BaseException) -> Exception:
-    causes = [*_causes(error)]
-    if any(isinstance(cause, ssl.SSLError) for cause in causes):
-        return PageError("tls", f"{host} has no valid certificate, so it is not opened.")
-    if any(isinstance(cause, OSError) and cause.errno in _OUR_END for cause in causes):
+def _not_connected(host: str, failures: Sequence[Exception]) -> Exception:
+    """Why none of a host's addresses could be connected to."""
+    causes = [cause for failure in failures for cause in _causes(failure)]
+    if all(any(_is_ours(cause) for cause in _causes(failure)) for failure in failures):
         return NoNetworkError(f"connecting to {host}: {causes[-1]}")
+    if all(isinstance(failure, httpcore.ConnectTimeout) for failure in failures):
+        return PageError("connection", f"{host} does not answer.", lasting=False)
     return PageError("connection", f"{host} does not accept connections.", lasting=False)
+
+
+def _is_ours(cause: BaseException) -> bool:
+    return isinstance(cause, OSError) and cause.errno in _OUR_END
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
