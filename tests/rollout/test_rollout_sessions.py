@@ -8,11 +8,11 @@ import pytest
 from rollout_fakes import ToyTool, by_turn, current, grow, steps, texts, toolbox
 
 from arpo.engine.scripted import Scripted
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, ToolDownError
 from arpo.rollout.scheduler import unforkable
 from arpo.rollout.settings import NoBranching, RolloutSettings
 from arpo.tools.base import ToolContext, ToolResult, ToolStatus
-from arpo.tools.toolbox import ToolBox
+from arpo.tools.toolbox import Limit, ToolBox
 from arpo.tree import Finish
 
 GRPO = RolloutSettings(total=4, initial=4, branching=NoBranching(), max_tokens=400)
@@ -170,3 +170,12 @@ async def test_a_reader_is_shared_among_equal_histories_only() -> None:
 
 def test_tools_without_a_state_never_hinder_branching() -> None:
     assert unforkable(ToolBox([ToyTool("search")])) == []
+
+
+async def test_a_tool_that_fails_the_step_ends_the_rollout_with_a_sentence() -> None:
+    tool = ToyTool("search", lambda text: ToolResult(ToolStatus.INFRA_ERROR, "", data={"error": "no route"}))
+    box = ToolBox([tool], {"search": Limit(breaker_after=2, outage="fail_step")})
+    different = {"share_calls": "off"}
+    settings = RolloutSettings.model_validate(dict(GRPO) | different)
+    with pytest.raises(ToolDownError, match=r"tool 'search' is down .*no route.*resume the run"):
+        await grow(by_turn("hm<s>q</s>", "[42]$"), settings, tools=box)

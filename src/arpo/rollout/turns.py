@@ -19,12 +19,11 @@ from arpo.rollout.sharing import Run, SharedCalls
 from arpo.rollout.walk import Walk
 from arpo.task import Task
 from arpo.tools.base import ToolContext, ToolResult, ToolStatus
+from arpo.tools.breaker import DROP_GROUP
 from arpo.tools.sessions import Step, environment_of
 from arpo.tools.toolbox import ToolBox
 from arpo.tree import Finish, Segment, Source, ToolEvent
 
-DROP_GROUP = "drop_group"
-"""In the data of an `infra_error`: no trajectory of the group is to have a reward."""
 _NOT_EXECUTED = (ToolStatus.LIMIT, ToolStatus.INFRA_ERROR)
 _WITH_EFFECT = (ToolStatus.OK, ToolStatus.TOOL_ERROR)
 _REASONING = 2000
@@ -50,6 +49,9 @@ class Turns:
     async def respond(self, walk: Walk, finish: Finish) -> bool:
         """Answer what the segment that ended with `finish` asked for; False if the trajectory is over."""
         parsed = self._dialect.parse(walk.open_tokens, finish)
+        if parsed.goes_on:
+            walk.pieces[-1] = replace(walk.pieces[-1], finish=Finish.WINDOW if walk.room else Finish.LENGTH)
+            return walk.room > 0
         if parsed.answer is not None or (parsed.call is None and finish is not Finish.CALL and not parsed.meant):
             return False
         if walk.calls >= self._settings.max_calls:
