@@ -8,7 +8,9 @@ should a provider repeat it in its answer, it is blotted out there before anybod
 
 import asyncio
 import email.utils
+import functools
 import json
+import ssl
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -80,7 +82,7 @@ class Http:
         client = self._clients.get(loop)
         if client is None:
             client = self._clients[loop] = httpx.AsyncClient(
-                headers=_HEADERS, timeout=self.timeout, trust_env=False, follow_redirects=False
+                headers=_HEADERS, timeout=self.timeout, trust_env=False, follow_redirects=False, verify=_tls()
             )
         return client
 
@@ -121,6 +123,12 @@ class Http:
         client = self._clients.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.aclose()
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """Made once: reading the certificates takes longer than a search on this machine."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def parse(where: str, body: bytes) -> Any:

@@ -1,0 +1,438 @@
+"""Providers: the request each wants, its answer as records, what becomes of failures, and keys that appear nowhere."""
+
+import asyncio
+import gzip
+import json
+import logging
+import sqlite3
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from search_providers import KEY, Answer, Asked, ProviderServer, honest
+
+from arpo.errors import ToolSetupError
+from arpo.tools.base import ToolContext, ToolStatus, TransientError
+from arpo.tools.registry import Surroundings, build
+from arpo.tools.search import SearchTool
+from arpo.tools.search.cache import CacheMiss
+from arpo.tools.search.providers import ADAPTERS
+from arpo.tools.search.providers.adapter import ProviderError
+from arpo.tools.search.providers.http import retry_after
+from arpo.tools.search.web import online
+from arpo.tools.search.web_settings import PROVIDERS, WebSearchSettings
+
+HERE = ToolContext()
+KEYED = [name for name in PROVIDERS if name != "searxng"]
+
+
+@pytest.fixture
+def server():
+    with ProviderServer() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def key_in_environment(monkeypatch):
+    monkeypatch.setenv("TEST_SEARCH_KEY", KEY)
+
+
+def settings(server: ProviderServer, provider: str, tmp_path: Path, **options) -> WebSearchSettings:
+    keyed = {} if provider == "searxng" else {"key_env": "TEST_SEARCH_KEY"}
+    zone = {"zone": "serp1"} if provider == "bright_data" else {}
+    cache = {"path": str(tmp_path / "cache.sqlite"), **options.pop("cache", {})}
+    return WebSearchSettings(provider=provider, base_url=server.url, cache=cache, **{**keyed, **zone, **options})
+
+
+def tool(server: ProviderServer, provider: str, tmp_path: Path, **options) -> SearchTool:
+    [made] = online(settings(server, provider, tmp_path, **options), Surroundings())
+    assert isinstance(made, SearchTool)
+    return made
+
+
+async def search(made: SearchTool, query: str = "who wrote C++?"):
+    try:
+        return await made.call({"query": query}, HERE)
+    finally:
+        await made.close()
+
+
+EXPECTED = {
+    "serper": [
+        ("Box", "q: 42", "https://box.example/", "", None),
+        ("Graph", "a thing", "https://graph.example/", "", None),
+        ("q 1", "first", "https://a.example/", "2 Jan 2025", None),
+        ("q 2", "second", "https://b.example/", "", None),
+    ],
+    "brave": [
+        ("q & more", "the first it's", "https://a.example/", "2025-01-02T03:04:05", None),
+        ("q 2", "second", "https://b.example/", "May 1, 2020", None),
+    ],
+    "tavily": [
+        ("q 1", "first", "https://a.example/", "", 0.9),
+        ("q 2", "second", "https://b.example/", "", 0.5),
+    ],
+    "exa": [
+        ("q 1", "first", "https://a.example/", "2025-01-02T00:00:00.000Z", 0.3),
+        ("", "second … part", "https://b.example/", "", None),
+    ],
+    "searxng": [
+        ("q 1", "first", "https://a.example/", "2025-01-02T00:00:00", 2.0),
+        ("q 2", "second", "https://b.example/", "", 1.0),
+    ],
+    "bright_data": [
+        ("q 1", "first", "https://a.example/", "", None),
+        ("q 2", "second", "https://b.example/", "", None),
+    ],
+}
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+async def test_answers_become_records(server, tmp_path, provider):
+    result = await search(tool(server, provider, tmp_path), "q")
+    records = result.data["records"]
+    assert [(r["title"], r["snippet"], r["url"], r["published"], r["score"]) for r in records] == EXPECTED[provider]
+    assert [r["rank"] for r in records] == list(range(1, len(records) + 1))
+    assert {r["provider"] for r in records} == {provider}
+    pages = [snippet for _, snippet, *_ in EXPECTED[provider]]
+    assert result.text == "\n".join(f"Page {n}: {snippet}" for n, snippet in enumerate(pages, 1))
+    assert (result.status, result.cached) == (ToolStatus.OK, False)
+
+
+REQUESTS = {
+    "serper": ("POST", "/search", {}, {"q": "a b", "num": 3, "gl": "de"}),
+    "brave": (
+        "GET",
+        "/res/v1/web/search",
+        {"q": "a b", "count": "3", "text_decorations": "false", "gl": "de"},
+        None,
+    ),
+    "tavily": ("POST", "/search", {}, {"query": "a b", "max_results": 3, "gl": "de"}),
+    "exa": (
+        "POST",
+        "/search",
+        {},
+        {"query": "a b", "numResults": 3, "contents": {"text": {"maxCharacters": 1000}}, "gl": "de"},
+    ),
+    "searxng": ("GET", "/search", {"q": "a b", "format": "json", "gl": "de"}, None),
+    "bright_data": (
+        "POST",
+        "/request",
+        {},
+        {
+            "zone": "serp1",
+            "url": "https://www.bing.com/search?q=a+b&count=3&mkt=en-US&setLang=en&brd_json=1&gl=de",
+            "format": "raw",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+async def test_the_request_that_each_wants(server, tmp_path, provider):
+    await search(tool(server, provider, tmp_path, top_k=3, params={"gl": "de"}), " a \n b")
+    [asked] = server.requests
+    assert (asked.method, asked.path, asked.params, asked.body) == REQUESTS[provider]
+    assert asked.headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+async def test_the_second_time_costs_nothing(server, tmp_path, provider):
+    first = await search(tool(server, provider, tmp_path))
+    second = await search(tool(server, provider, tmp_path), "who  wrote C++? ")
+    assert (second.text, second.data, second.cached) == (first.text, first.data, True)
+    await search(tool(server, provider, tmp_path), "who wrote C?")
+    await search(tool(server, provider, tmp_path, params={"gl": "de"}))
+    assert len(server.requests) == 3
+    offline = tool(server, provider, tmp_path, cache={"mode": "read_only"})
+    assert (await search(offline)).text == first.text
+
+
+def test_equal_questions_at_once_are_one_request(server, tmp_path):
+    made = tool(server, "tavily", tmp_path)
+
+    async def group():
+        return await asyncio.gather(*(made.call({"query": "q"}, HERE) for _ in range(16)))
+
+    assert len({result.text for result in asyncio.run(group())}) == 1
+    assert len(server.requests) == 1
+    assert asyncio.run(made.call({"query": "other"}, HERE)).status is ToolStatus.OK  # in another event loop
+    assert len(server.requests) == 2
+
+
+async def test_nothing_found_is_an_answer_and_is_not_kept_for_long(server, tmp_path):
+    empty = {
+        "serper": {"searchParameters": {"q": "q"}, "credits": 1},
+        "brave": {"type": "search", "query": {"original": "q"}},
+        "tavily": {"results": []},
+        "exa": {"results": []},
+        "searxng": {"results": [], "unresponsive_engines": []},
+        "bright_data": {"general": {"results_cnt": 0}},
+    }
+    for provider in PROVIDERS:
+        server.reply = lambda _, provider=provider: Answer(body=empty[provider])
+        made = tool(server, provider, tmp_path, cache={"negative_ttl": 0.000001})
+        for asked in (1, 2):
+            result = await made.call({"query": "q"}, HERE)
+            assert (result.text, result.empty, result.status) == ("No search results found.", True, ToolStatus.OK)
+            assert len(server.requests) == asked
+        await made.close()
+        server.requests.clear()
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+async def test_what_may_be_over_in_a_moment(server, tmp_path, status):
+    server.reply = lambda _: Answer(status, {"message": "later"}, {"Retry-After": "7"})
+    with pytest.raises(TransientError, match=rf"tavily .*HTTP {status}.*later") as caught:
+        await search(tool(server, "tavily", tmp_path))
+    assert caught.value.after == 7
+    server.reply = honest
+    assert (await search(tool(server, "tavily", tmp_path))).cached is False
+
+
+async def test_no_connection_is_transient(server, tmp_path):
+    server.reply = lambda _: Answer(close=True)
+    with pytest.raises(TransientError, match="tavily"):
+        await search(tool(server, "tavily", tmp_path))
+    with ProviderServer() as gone:
+        made = tool(gone, "tavily", tmp_path)
+    with pytest.raises(TransientError, match="ConnectError"):
+        await search(made)
+
+
+async def test_a_silent_server_is_transient(server, tmp_path):
+    released = asyncio.Event()
+    silent = await asyncio.start_server(lambda *_: released.wait(), "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    options = settings(server, "tavily", tmp_path, timeout=0.05).model_copy(update={"base_url": address})
+    [made] = online(options, Surroundings())
+    with pytest.raises(TransientError, match="ReadTimeout"):
+        await search(made)
+    released.set()
+    silent.close()
+
+
+@pytest.mark.parametrize(
+    ("provider", "status", "advice"),
+    [
+        ("serper", 401, "refuses the key in TEST_SEARCH_KEY"),
+        ("exa", 403, "refuses the key in TEST_SEARCH_KEY"),
+        ("exa", 402, "wants to be paid"),
+        ("tavily", 432, "plan or limit is used up"),
+        ("brave", 404, "check base_url"),
+        ("brave", 422, "check params"),
+        ("serper", 302, "set base_url"),
+        ("searxng", 403, r"add `json` under `search: formats:` in its settings\.yml"),
+    ],
+)
+async def test_what_will_not_mend_itself(server, tmp_path, provider, status, advice):
+    server.reply = lambda _: Answer(status, {"message": "no"}, {"Location": f"{server.url}/elsewhere"})
+    with pytest.raises(ProviderError, match=rf"{provider} .*{advice}.*HTTP {status}"):
+        await search(tool(server, provider, tmp_path))
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b"<!DOCTYPE html><html>Sign in", "a web page instead of JSON"),
+        (b"  <HTML>", "a web page instead of JSON"),
+        (b'{"results": [', "no JSON"),
+        (b"", "no JSON"),
+        (b"\xff\xfe\x00", "no JSON"),
+        (b"[" * 100_000, "no JSON"),
+        (b"[]", "without the list results"),
+        (b'{"error": "quota"}', "without the list results.*quota"),
+        (b'{"results": "none"}', "without the list results"),
+    ],
+)
+async def test_answers_that_are_none_are_refused_and_not_kept(server, tmp_path, body, problem):
+    server.reply = lambda _: Answer(body=body)
+    with pytest.raises(ProviderError, match=problem):
+        await search(tool(server, "tavily", tmp_path))
+    server.reply = honest
+    assert (await search(tool(server, "tavily", tmp_path))).cached is False
+
+
+async def test_an_error_in_the_place_of_an_answer_is_not_nothing_found(server, tmp_path):
+    server.reply = lambda _: Answer(body={"message": "Unauthorized", "statusCode": 403})
+    for provider in ("serper", "brave", "bright_data"):
+        with pytest.raises(ProviderError, match="Unauthorized"):
+            await search(tool(server, provider, tmp_path))
+
+
+async def test_engines_that_do_not_answer_are_not_nothing_found(server, tmp_path):
+    server.reply = lambda _: Answer(body={"results": [], "unresponsive_engines": [["bing", "CAPTCHA"]]})
+    with pytest.raises(TransientError, match="CAPTCHA"):
+        await search(tool(server, "searxng", tmp_path))
+
+
+async def test_odd_fields_are_left_out(server, tmp_path):
+    results = [
+        "text",
+        {"title": 5, "content": None},
+        {"title": "t", "content": "good", "score": 10**400, "url": ["x"]},
+        {"title": None, "content": "a\x00\ud800b", "score": True},
+    ]
+    server.reply = lambda _: Answer(body=json.dumps({"results": results}).encode())
+    result = await search(tool(server, "tavily", tmp_path))
+    assert [(r["title"], r["snippet"], r["score"], r["url"]) for r in result.data["records"]] == [
+        ("t", "good", None, ""),
+        ("", "a\ufffd\ufffdb", None, ""),
+    ]
+
+
+async def test_an_answer_is_bounded_packed_or_not(server, tmp_path):
+    large = b'{"results": [' + b" " * 3_000_000 + b"]}"
+    for headers, body in (({}, large), ({"Content-Encoding": "gzip"}, gzip.compress(large))):
+        server.reply = lambda _, body=body, headers=headers: Answer(body=body, headers=headers)
+        with pytest.raises(ProviderError, match="more than 1000000 bytes"):
+            await search(tool(server, "tavily", tmp_path, max_bytes=1_000_000))
+    server.reply = lambda _: Answer(401, b"x" * 3_000_000)
+    with pytest.raises(ProviderError, match="refuses the key"):
+        await search(tool(server, "tavily", tmp_path, max_bytes=1_000_000))
+
+
+async def test_queries_that_cannot_be_asked_are_the_models_business(server, tmp_path):
+    for query, said in ((" \n", "empty"), ("x" * 401, "401 characters; at most 400")):
+        result = await search(tool(server, "tavily", tmp_path), query)
+        assert result.status is ToolStatus.TOOL_ERROR
+        assert said in result.text
+    lone = await search(tool(server, "tavily", tmp_path), "a \ud800 b")
+    assert (lone.status, server.requests[0].body["query"]) == (ToolStatus.OK, "a \ufffd b")
+
+
+def test_retry_after_is_seconds_or_a_date():
+    assert retry_after(" 120 ") == 120
+    assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+    assert 3e9 < (retry_after("Wed, 21 Oct 2185 07:28:00 GMT") or 0) < 8e9
+    assert [retry_after(odd) for odd in ("", "soon", "-5", "１２", "Wed, 99 Oct")] == [None] * 5
+
+
+@pytest.mark.parametrize("provider", KEYED)
+def test_a_missing_key_is_named_before_anything_runs(server, tmp_path, provider, monkeypatch):
+    usual = ADAPTERS[provider].key_env
+    monkeypatch.delenv(usual, raising=False)
+    zone = {"zone": "z"} if provider == "bright_data" else {}
+    made = WebSearchSettings(provider=provider, cache={"path": str(tmp_path / "c.sqlite")}, **zone)
+    with pytest.raises(ToolSetupError, match=rf"environment variable {usual}, which is not set"):
+        build([made])
+
+
+def test_offline_needs_no_key_and_no_server(server, tmp_path, monkeypatch):
+    asyncio.run(search(tool(server, "serper", tmp_path), "q"))
+    monkeypatch.delenv("SERPER_API_KEY", raising=False)
+    cache = {"path": str(tmp_path / "cache.sqlite"), "mode": "read_only"}
+    for provider in ("serper", "searxng", "bright_data"):
+        [made] = online(WebSearchSettings(provider=provider, cache=cache), Surroundings())
+        if provider == "serper":
+            assert asyncio.run(made.call({"query": "q"}, HERE)).cached
+        else:
+            with pytest.raises(CacheMiss):
+                asyncio.run(made.call({"query": "q"}, HERE))
+    assert len(server.requests) == 1
+
+
+async def test_a_miss_offline_is_an_infra_error_or_the_declared_fallback(server, tmp_path):
+    await search(tool(server, "tavily", tmp_path), "there")
+    statuses = []
+    for on_miss in ("error", "empty"):
+        toolbox = build([settings(server, "tavily", tmp_path, cache={"mode": "read_only", "on_miss": on_miss})])
+        result = await toolbox.call("search", {"query": "not there"}, HERE)
+        statuses.append((result.status, result.text, result.empty, result.data.get("missing", False)))
+        cache = toolbox.tools[0].source.cache
+        assert (cache.stats.misses, cache.stats.fallbacks) == (1, int(on_miss == "empty"))
+        await toolbox.close()
+    assert statuses == [
+        (ToolStatus.INFRA_ERROR, "", False, False),
+        (ToolStatus.OK, "No search results found.", True, True),
+    ]
+
+
+@pytest.mark.parametrize("key", ["two words", "new\nline", "sn\u00f6w", "\x00"])
+def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(server, tmp_path, monkeypatch, key):
+    monkeypatch.setattr("os.environ", {"TEST_SEARCH_KEY": key})
+    with pytest.raises(ToolSetupError, match="TEST_SEARCH_KEY holds characters") as caught:
+        tool(server, "tavily", tmp_path)
+    assert key not in str(caught.value)
+
+
+async def test_keys_appear_nowhere(server, tmp_path, caplog):
+    """Not in logs, errors, results, settings or the cache, even if the provider repeats the key in all it says."""
+    caplog.set_level(logging.DEBUG)
+    told: list[str] = []
+
+    def parrot(status: int):
+        echo = {"results": [{"title": KEY, "content": f"key={KEY}", "url": f"http://x/?k={KEY}"}], "message": KEY}
+        echo |= {"organic": echo["results"], "web": {"results": echo["results"]}}
+        return lambda _: Answer(status, echo, {"X-Echo": "no"})
+
+    for provider in KEYED:
+        for status in (200, 302, 401, 429, 500):
+            server.reply = parrot(status)
+            made = tool(server, provider, tmp_path)
+            told += [repr(made), repr(vars(made)), repr(made.source), repr(vars(made.source))]
+            try:
+                told.append(repr(asdict(await search(made, f"{provider} {status}"))))
+            except (ProviderError, TransientError) as error:
+                told += [repr(error), str(error), repr(error.__cause__), repr(error.__context__)]
+        told.append(repr(settings(server, provider, tmp_path)))
+    server.reply = lambda _: Answer(body=f"<html>{KEY}".encode())
+    toolbox = build([settings(server, "tavily", tmp_path)])
+    told.append(repr(await toolbox.call("search", {"query": "page"}, HERE)))
+    await toolbox.close()
+    told += [record.getMessage() for record in caplog.records] + [repr(record.args) for record in caplog.records]
+    connection = sqlite3.connect(tmp_path / "cache.sqlite")
+    told += [repr(row) for row in connection.execute("SELECT * FROM entries")]
+    connection.close()
+    assert len([line for line in told if "[key]" in line]) > len(KEYED)
+    secrets = (KEY, json.dumps(KEY)[1:-1], KEY.replace("/", "\\/"), KEY[3:15])
+    assert not [line for line in told if any(secret in line for secret in secrets)]
+    files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert KEY[3:15].encode() not in files
+    sent = [asked for asked in server.requests if KEY in "".join(asked.headers.values())]
+    assert len(sent) == len(server.requests)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"provider": "bing"}, "provider"),
+        ({"provider": "searxng"}, "needs base_url"),
+        ({"provider": "bright_data"}, "needs zone"),
+        ({"provider": "serper", "base_url": "ftp://x"}, "starts with http"),
+        ({"provider": "serper", "base_url": "https://user:secret@x"}, "without user, password"),
+        ({"provider": "serper", "base_url": "https://x/?key=1"}, "query"),
+        ({"provider": "tavily", "params": {"api_key": "x"}}, "keys belong in the environment"),
+        ({"provider": "tavily", "cache": {"mode": "sometimes"}}, "mode"),
+        ({"provider": "tavily", "cache": {"on_miss": "lie"}}, "on_miss"),
+    ],
+)
+def test_settings_that_cannot_work(options, problem):
+    with pytest.raises(ValidationError, match=problem):
+        WebSearchSettings(**options)
+
+
+def test_more_results_than_the_provider_gives(server, tmp_path):
+    with pytest.raises(ToolSetupError, match="brave gives at most 20 results"):
+        tool(server, "brave", tmp_path, top_k=21)
+
+
+async def test_bings_own_form_from_bright_data(server, tmp_path):
+    value = [{"name": "n", "url": "https://a.example/", "snippet": "s", "datePublished": "2025-01-02"}]
+    server.reply = lambda _: Answer(body={"_type": "SearchResponse", "webPages": {"value": value}})
+    result = await search(tool(server, "bright_data", tmp_path))
+    [record] = result.data["records"]
+    assert (record["title"], record["snippet"], record["published"]) == ("n", "s", "2025-01-02")
+
+
+async def test_proxies_in_the_environment_are_not_used(server, tmp_path, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert (await search(tool(server, "tavily", tmp_path))).status is ToolStatus.OK
+
+
+def test_a_server_that_asks_for_a_key_is_told_apart(server):
+    refused = honest(Asked("POST", "/search", {}, {"authorization": "Bearer wrong"}, {"query": "q"}))
+    assert refused.status == 401
