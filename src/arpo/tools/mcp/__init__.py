@@ -1,1 +1,1 @@
-"""Tools of MCP servers, and our tools as one."""
+"""Tools of MCP servers as tools of a run, and a run's tools as an MCP server. Needs the extra `mcp`."""
