@@ -5,13 +5,16 @@ failure therefore becomes a ToolSetupError that names the tool, the cause and th
 """
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from arpo.errors import ArpoError, ToolSetupError
 from arpo.tools.base import Tool
+from arpo.tools.environment import is_environment, tools_of
 from arpo.tools.limited import LimitedSettings
 from arpo.tools.settings import ImportSettings
 from arpo.tools.toolbox import Limit, ToolBox
@@ -73,16 +76,42 @@ def _build_one(settings: LimitedSettings, around: Surroundings, where: str) -> S
 
 
 def imported(settings: ImportSettings, around: Surroundings) -> Sequence[Tool]:
-    """A user's tool."""
-    module_name, _, attribute = settings.path.partition(":")
+    """A user's tool, or tools: a tool, a class under `arpo.environment`, or what a factory makes of the options."""
+    where = f"tool {settings.path!r}"
+    thing = _by_path(settings.path, where)
+    if not inspect.isclass(thing) and not _lacking(thing):
+        if settings.options:
+            raise ToolSetupError(f"{where}: it is a tool already, so it takes no options; leave them out")
+        return [thing]
+    if is_environment(thing):
+        return tools_of(thing, settings.options)
+    with _telling(where, "and that `options` fit it"):
+        made = thing(**settings.options)
+    tools = list(made) if isinstance(made, list | tuple) else [made]
+    for tool in tools:
+        if missing := _lacking(tool):
+            raise ToolSetupError(f"{where}: what it returns lacks {', '.join(missing)}; see arpo.tools.Tool")
+    return tools
+
+
+def _by_path(path: str, where: str) -> Any:
+    module_name, _, attribute = path.partition(":")
+    with _telling(where, f"(PYTHONPATH), and that it defines {attribute!r}"):
+        return getattr(importlib.import_module(module_name), attribute)
+
+
+@contextmanager
+def _telling(where: str, more: str) -> Iterator[None]:
+    """A user's module may raise anything; all of it must be told with the tool's name."""
     try:
-        tool = getattr(importlib.import_module(module_name), attribute)(**settings.options)
-    except Exception as error:  # a user's module may raise anything; all of it must be told with the tool's name
+        yield
+    except ToolSetupError as error:
+        raise ToolSetupError(f"{where}: {error}") from error
+    except Exception as error:
         raise ToolSetupError(
-            f"tool {settings.path!r}: {type(error).__name__}: {error}; check that the module can be imported from here "
-            f"(PYTHONPATH), that it defines {attribute!r}, and that `options` fit it"
+            f"{where}: {type(error).__name__}: {error}; check that the module can be imported from here {more}"
         ) from error
-    missing = [name for name in ("name", "description", "parameters", "call") if not hasattr(tool, name)]
-    if missing:
-        raise ToolSetupError(f"tool {settings.path!r}: what it returns lacks {', '.join(missing)}; see arpo.tools.Tool")
-    return [tool]
+
+
+def _lacking(tool: Any) -> list[str]:
+    return [name for name in ("name", "description", "parameters", "call") if not hasattr(tool, name)]

@@ -13,6 +13,7 @@ machine instead, a tool of which MAX_HELD calls will not end is called no more u
 import asyncio
 import inspect
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ MAX_HELD = 256
 """Calls of one tool that were given up and still run; with more, the tool is out of order."""
 
 _TICK = 0.01
-"""Seconds after which a call that is off the clock is looked at again."""
+"""Seconds after which a call that is off the clock, or has extra time, is looked at again."""
 
 
 class TimeUp(Exception):  # noqa: N818 - not an error of the machinery
@@ -42,11 +43,15 @@ class OutOfOrder(Exception):  # noqa: N818
 
 @dataclass(eq=False, slots=True)
 class Watch:
-    """The time that a call has used. `off`: seconds that did not count; `stopped`: since when it stands, or None."""
+    """The time that a call has used. `off`: seconds that did not count; `stopped`: since when it stands, or None;
+    `limit`: seconds that it may use; `extra`: seconds that it may use besides, for the moment.
+    """
 
     started: float = field(default_factory=time.perf_counter)
     off: float = 0.0
     stopped: float | None = None
+    limit: float = math.inf
+    extra: float = 0.0
 
     def used(self) -> float:
         now = time.perf_counter() if self.stopped is None else self.stopped
@@ -69,6 +74,25 @@ def off_the_clock() -> Iterator[None]:
     finally:
         watch.off += time.perf_counter() - watch.stopped
         watch.stopped = None
+
+
+@contextmanager
+def extra_time(calls: int) -> Iterator[float | None]:
+    """For a tool that has to make up for that many earlier calls first: their time, which does not count as the call's.
+
+    Gives the seconds that it may take; None outside a tool box, where there is no limit.
+    """
+    watch = _WATCH.get()
+    if watch is None or watch.limit == math.inf:
+        yield None
+        return
+    seconds, before = calls * watch.limit, watch.used()
+    watch.extra += seconds + _TICK
+    try:
+        yield seconds
+    finally:
+        watch.off += watch.used() - before
+        watch.extra -= seconds + _TICK
 
 
 @dataclass(eq=False, slots=True)
@@ -116,6 +140,7 @@ class Calls:
         """What the tool returns. Raises TimeUp at the time limit, OutOfOrder, or whatever the tool raises."""
         if len(self._held) > MAX_HELD and len(self.held) > MAX_HELD:
             raise OutOfOrder(f"{len(self._held)} calls of it were given up and still run")
+        watch.limit = self.limit.timeout
         call = self._start(arguments, context, watch)
         try:
             done = await self._done_in_time(call)
@@ -139,13 +164,14 @@ class Calls:
 
     async def _done_in_time(self, call: Running) -> bool:
         """Wait for the call until its time is up; however late it is, it has had the chance to start."""
-        watch, limit = call.watch, self.limit.timeout
+        watch = call.watch
         while True:
-            least = 0.0 if watch.stopped is None else _TICK
-            await asyncio.wait((call.future,), timeout=max(limit - watch.used(), least))
+            limit = watch.limit + watch.extra
+            least, most = 0.0 if watch.stopped is None else _TICK, _TICK if watch.extra else math.inf
+            await asyncio.wait((call.future,), timeout=min(max(limit - watch.used(), least), most))
             if call.future.done():
                 return True
-            if watch.stopped is None and watch.used() >= limit:
+            if watch.stopped is None and watch.used() >= watch.limit + watch.extra:
                 return False
 
     async def _end(self, call: Running) -> None:

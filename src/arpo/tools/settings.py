@@ -25,7 +25,11 @@ __all__ = [
 
 
 class ImportSettings(LimitedSettings):
-    """A tool of the user's: `path` "package.module:factory" is imported and called with `options`."""
+    """A tool of the user's: `path` "package.module:name" is imported.
+
+    What it names is a tool (`arpo.tool`), a class of tools that share a state (`arpo.environment`; `options` go to its
+    constructor), or a factory that is called with `options` and returns a tool or a list of them.
+    """
 
     type: Literal["import"] = "import"
     path: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")

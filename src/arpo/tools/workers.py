@@ -90,6 +90,12 @@ class Workers:
         self.idle: list[Worker] = []
         self._all: set[Worker] = set()
 
+    @property
+    def count(self) -> int:
+        """Threads that exist, those that were abandoned and still run included."""
+        with self.lock:
+            return len(self._all)
+
     def start(self, job: Job) -> "tuple[Worker, asyncio.Future[Outcome]]":
         """Run `job` in a thread; the future belongs to the running loop."""
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
