@@ -136,7 +136,7 @@ async def test_read_only_fetches_nothing_and_changes_nothing(path):
     assert (upstream.calls, cache.stats.misses) == (1, 1)
     with pytest.raises(StorageError, match="cannot be opened or written"):
         Store(path, readonly=True).put(key(), Entry(body=b""))
-    with pytest.raises(DataError, match=r"nowhere: no such cache.*read_only"):
+    with pytest.raises(DataError, match=r"nowhere: no such cache, and read_only"):
         Cache(path.with_name("nowhere"), "read_only")
 
 

@@ -16,7 +16,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ IMPORTED = "imported"
 """The provider of such entries."""
 PAGES = "pages"
 """The format of their bodies, in `Entry.meta`."""
+Readers = Mapping[str, Callable[[bytes], Sequence[Record]]]
 _PREFIX = "search query: "
 _LONGEST_QUERY = 1000
 _MARKUP = re.compile(r"<\|[A-Za-z_]+\|>|</?(?:think|search|result|python|answer|tool_call|tool_response)>")
@@ -147,7 +148,7 @@ class _Pairs(list[tuple[str, Any]]):
     """An object as its pairs, so that equal keys are seen."""
 
 
-def export_file(store: Store, file: Path, readers: Mapping[str, Any]) -> Report:
+def export_file(store: Store, file: Path, readers: Readers) -> Report:
     """Write the searches in `store` to `file`, over what it holds for the same queries, and keep the rest of it.
 
     `readers`: by provider, a function from the body of an entry to its records. Of several answers to one query the
@@ -167,9 +168,7 @@ def export_file(store: Store, file: Path, readers: Mapping[str, Any]) -> Report:
     return report
 
 
-def _choose(
-    texts: dict[str, tuple[float, str]], report: Report, key: CacheKey, entry: Entry, readers: Mapping[str, Any]
-) -> None:
+def _choose(texts: dict[str, tuple[float, str]], report: Report, key: CacheKey, entry: Entry, readers: Readers) -> None:
     query = (key.raw or key.text).replace('"', "").strip()
     if entry.meta.get("format") == PAGES:
         text = entry.body.decode()

@@ -200,7 +200,7 @@ class Store:
         """Where nothing may be written beside the file, it cannot change either, and is read as it stands."""
         log = self.path.with_name(self.path.name + "-wal")
         if not self.path.is_file():
-            raise DataError(f"{self.path}: no such cache, and its mode is read_only; name one that was filled before")
+            raise DataError(f"{self.path}: no such cache, and read_only makes none; name one that was filled before")
         fixed = not os.access(self.path.parent, os.W_OK) and not (log.exists() and log.stat().st_size)
         address = f"{self.path.resolve().as_uri()}?{'immutable=1' if fixed else 'mode=ro'}"
         connection = sqlite3.connect(address, uri=True, timeout=_WAIT, check_same_thread=False)

@@ -71,6 +71,12 @@ class SearchTool:
             return list(records)
         return sorted(records, key=lambda record: derive("search order", query, _named(record)))
 
+    def facts(self) -> dict[str, Any]:
+        """What stands behind the tool, for lists and for the card of a run: what the source says, top_k and style."""
+        ask = getattr(self.source, "facts", None)
+        told: Mapping[str, Any] = ask() if callable(ask) else {"source": self.source.name}
+        return {**told, "top_k": self.top_k, "style": self.style}
+
     async def close(self) -> None:
         await self.source.close()
 

@@ -1,7 +1,8 @@
 """Search through a provider on the web, behind the cache; and how a run's settings become such a search."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from arpo.errors import ToolSetupError
 from arpo.tools.base import Tool
@@ -65,6 +66,10 @@ class WebSource:
         entry = Entry(body=await self._http.send(self.adapter.request(asked, k)))
         return entry if entry_records(self.adapter, entry) else Entry(body=entry.body, negative=True)
 
+    def facts(self) -> dict[str, Any]:
+        """Provider and cache, the hash of the cache's contents included."""
+        return {"source": self.name, "base_url": self.adapter.base_url, "cache": self.cache.card()}
+
     async def close(self) -> None:
         """Close connections and cache."""
         self.cache.close()
@@ -77,6 +82,14 @@ def entry_records(adapter: Adapter, entry: Entry) -> list[Record]:
     if entry.meta.get("format") == PAGES:
         return read_pages(entry.body.decode())
     return adapter.records(parse(adapter.name, entry.body))
+
+
+def _reader(adapter: Adapter) -> Callable[[bytes], list[Record]]:
+    return lambda body: adapter.records(parse(adapter.name, body))
+
+
+READERS: Mapping[str, Callable[[bytes], list[Record]]] = {name: _reader(made()) for name, made in ADAPTERS.items()}
+"""By provider: from the body of an entry to its records."""
 
 
 def online(settings: WebSearchSettings, around: Surroundings) -> Sequence[Tool]:
