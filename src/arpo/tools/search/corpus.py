@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from arpo.errors import DataError
-from arpo.tools.search.tokens import words
+from arpo.tools.search.tokens import has_words
 
 _KEYS = ("id", "title", "text", "contents")
 _BATCH = 1024
@@ -118,7 +118,7 @@ def document(row: Mapping[str, Any], where: str, number: int) -> Document:
             f"{where}: needs a string under 'text' or 'contents'; keys are id, title, text, or id, contents"
         )
     title, text = title_and_text(row)
-    if not words(f"{title} {text}"):
+    if not (has_words(text) or has_words(title)):
         raise DataError(f"{where}: no words in it; remove the row")
     name = row.get("id")
     return Document(_whole(f"{number:09d}" if name is None else str(name)), title, text)

@@ -22,8 +22,16 @@ import numpy as np
 from arpo.tools.search.vocabulary import write_vocabulary
 
 K1, B = 1.5, 0.75
-_BLOCK = 4_000_000
+_BLOCK = 2_000_000
 """Words of text in a block, and pairs in a range of columns."""
+
+
+class _Ids(dict[str, int]):
+    """A number for every word, given out as words come."""
+
+    def __missing__(self, word: str) -> int:
+        self[word] = number = len(self)
+        return number
 
 
 class PostingsWriter:
@@ -31,7 +39,7 @@ class PostingsWriter:
 
     def __init__(self, folder: Path, block: int = _BLOCK) -> None:
         self._folder, self._block = folder, block
-        self._ids: dict[str, int] = {}
+        self._ids = _Ids()
         self._lengths = array("i")
         self._open = array("i")
         self._first = 0
@@ -39,8 +47,7 @@ class PostingsWriter:
 
     def add(self, words: list[str]) -> None:
         """The words of the next document."""
-        ids = self._ids
-        self._open.extend([ids.setdefault(word, len(ids)) for word in words])
+        self._open.extend(map(self._ids.__getitem__, words))
         self._lengths.append(len(words))
         if len(self._open) >= self._block:
             self._put_away()

@@ -18,6 +18,8 @@ _CJK = (
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"  # Han
     "\u1100-\u11ff\uac00-\ud7a3"  # Hangul
 )
+_ANY_CJK = re.compile(rf"[{_CJK}]")
+_WORD = re.compile(r"[^\W_]+")
 _RUN = re.compile(rf"([{_CJK}]+)|[^\W_{_CJK}]+")
 
 
@@ -31,9 +33,19 @@ def document_words(text: str) -> list[str]:
     return _split(text, _pairs_and_singles)
 
 
+def has_words(text: str) -> bool:
+    """Whether there is a word in it at all."""
+    return bool(_WORD.search(text) or _WORD.search(unicodedata.normalize("NFKC", text)))
+
+
 def _split(text: str, cjk: Callable[[str], list[str]]) -> list[str]:
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+    text = text.lower()
+    if text.isascii() or not _ANY_CJK.search(text):
+        return _WORD.findall(text)
     found: list[str] = []
-    for run in _RUN.finditer(unicodedata.normalize("NFKC", text).lower()):
+    for run in _RUN.finditer(text):
         if run.lastindex:
             found.extend(cjk(run[0]))
         else:
