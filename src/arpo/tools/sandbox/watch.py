@@ -1,0 +1,105 @@
+"""What all processes of a run use together, which no limit of the kernel bounds without a cgroup.
+
+Resident memory is read first, because it is cheap; it counts what processes share once for each, so only where its sum
+is over the limit the exact shares (PSS) decide. Memory in the run's tmpfs counts too. The first process of a process
+namespace sees all of the run and nothing else in its /proc; without one, the tree of children is walked.
+"""
+
+import os
+import resource
+from dataclasses import dataclass
+
+_PAGE_MB = resource.getpagesize() / (1 << 20)
+_TICK = 1.0 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(slots=True)
+class Usage:
+    """MiB, processes and threads, CPU seconds of the processes that are there and of the children they waited for."""
+
+    memory_mb: float = 0.0
+    threads: int = 0
+    cpu_s: float = 0.0
+
+
+class Tree:
+    """The processes of a run. `proc`: a descriptor of a /proc; `top`: the process whose descendants count, None if all
+    in that /proc but the caller do. `writable`: a folder on the run's tmpfs, if it has one.
+    """
+
+    def __init__(self, proc: int, top: int | None, writable: str | None, shared_mb: float) -> None:
+        self.proc = proc
+        self.top = top
+        self.writable = writable
+        self.shared_mb = shared_mb
+
+    def pids(self) -> list[int]:
+        """Who is there now."""
+        if self.top is None:
+            return [int(name) for name in os.listdir(self.proc) if name.isdigit() and name != "1"]
+        found: list[int] = []
+        ahead = [self.top]
+        while ahead:
+            children = self._children(ahead.pop())
+            found += children
+            ahead += children
+        return found
+
+    def _children(self, pid: int) -> list[int]:
+        children: list[int] = []
+        for thread in self._list(f"{pid}/task"):
+            children += map(int, self._read(f"{pid}/task/{thread}/children").split())
+        return children
+
+    def usage(self, limit_mb: float) -> Usage:
+        """Now. Exact where memory is above the limit."""
+        use = Usage()
+        pids = self.pids()
+        for pid in pids:
+            fields = self._read(f"{pid}/stat").rpartition(")")[2].split()
+            if len(fields) > 21:
+                use.cpu_s += sum(map(int, fields[11:15])) * _TICK
+                use.threads += int(fields[17])
+                use.memory_mb += max(0.0, int(fields[21]) * _PAGE_MB - self.shared_mb)
+        files = self._files_mb()
+        if use.memory_mb + files > limit_mb:
+            use.memory_mb = sum(map(self._share_mb, pids))
+        use.memory_mb += files
+        return use
+
+    def _share_mb(self, pid: int) -> float:
+        for line in self._read(f"{pid}/smaps_rollup").splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1024
+        fields = self._read(f"{pid}/statm").split()  # gone, or a kernel before 4.14
+        return (int(fields[1]) - int(fields[2])) * _PAGE_MB if fields else 0.0
+
+    def _files_mb(self) -> float:
+        if self.writable is None:
+            return 0.0
+        status = os.statvfs(self.writable)
+        return (status.f_blocks - status.f_bfree) * status.f_frsize / (1 << 20)
+
+    def _list(self, path: str) -> list[str]:
+        try:
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.proc)
+        except OSError:
+            return []
+        try:
+            return os.listdir(folder)
+        except OSError:
+            return []
+        finally:
+            os.close(folder)
+
+    def _read(self, path: str) -> str:
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.proc)
+        except OSError:
+            return ""
+        try:
+            return os.read(file, 65536).decode("ascii", "replace")
+        except OSError:
+            return ""
+        finally:
+            os.close(file)
