@@ -57,7 +57,8 @@ class ParseResult:
 
     `detail`: a sentence for the policy about the fault, where the dialect knows more than the code says. `meant`: the
     segment was meant as a call although no stop string ended it (dialects whose calls end with the end token); it then
-    earns a correction like any malformed call.
+    earns a correction like any malformed call. `goes_on`: a stop string stood where it ends nothing (in the reasoning
+    block); the policy samples on as if nobody had stopped it.
     """
 
     call: Call | None = None
@@ -65,6 +66,7 @@ class ParseResult:
     code: ParseCode | None = None
     detail: str = ""
     meant: bool = False
+    goes_on: bool = False
 
 
 class ToolSpec(Protocol):

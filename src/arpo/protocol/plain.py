@@ -21,7 +21,8 @@ class PlainEncoder:
         self.control_ids = (frozenset(controls) | frozenset(tokenizer.all_special_ids)) - {tokenizer.unk_token_id}
         """Ids that `encode` never yields: special and added tokens, except blanks and the unknown token."""
         longest_first = sorted(controls.values(), key=len, reverse=True)
-        self._control = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self.control = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        """Finds added tokens in text."""
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`; no special tokens around it either."""
@@ -32,7 +33,7 @@ class PlainEncoder:
 
     def _parts(self, text: str) -> list[str]:
         """`text` cut inside every occurrence of an added token."""
-        cuts = [0, *(match.start() + 1 for match in self._control.finditer(text)), len(text)]
+        cuts = [0, *(match.start() + 1 for match in self.control.finditer(text)), len(text)]
         return [text[start:end] for start, end in itertools.pairwise(cuts)]
 
     def _ids(self, part: str) -> list[int]:
