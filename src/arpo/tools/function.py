@@ -103,7 +103,7 @@ def rendered(returned: Any) -> ToolResult | str:
     if returned is None:
         return ToolResult(ToolStatus.OK, "", empty=True)
     try:
-        plain = to_jsonable_python(_ordered(returned), fallback=_array, inf_nan_mode="strings")
+        plain = to_jsonable_python(_ordered(returned), fallback=_array)
     except (PydanticSerializationError, ValueError) as error:
         raise TypeError(
             f"it returned an object of type {type(returned).__name__}, which is neither a str nor a ToolResult and "
