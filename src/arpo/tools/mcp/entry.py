@@ -1,12 +1,16 @@
-"""One `[[tools]]` entry of type mcp: its servers, what they offer, their connections and their end."""
+"""One `[[tools]]` entry of type mcp: its servers, what they offer, their connections and their end.
+
+Tools that nobody closes, because building their neighbours failed or because the program just ends, are closed when
+they are forgotten, or at the exit of the program.
+"""
 
 import asyncio
+import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from arpo.errors import ArpoError, ToolSetupError
+from arpo.errors import ToolSetupError
 from arpo.tools.base import Tool, TransientError
 from arpo.tools.limits import Gate
 from arpo.tools.mcp.connection import AnswerError, Connection, Link
@@ -27,10 +31,11 @@ class Entry:
         self.settings = settings
         self.servers = servers(settings)
         self.hub = Hub("arpo mcp")
-        self._links = {one.name: Link(self._opener(one), partial(self._note, one)) for one in self.servers}
         self._offers: dict[str, dict[str, Offer]] = {}
         self._facts: dict[str, dict[str, Any]] = {}
         self._connections: set[Connection] = set()
+        self._links = {one.name: Link(self._opener(one), partial(self._note, one)) for one in self.servers}
+        weakref.finalize(self, _forgotten, self.hub, self._connections)
 
     def tools(self) -> Sequence[Tool]:
         """Reach all servers and make their tools. Raises ToolSetupError; nothing is left running then."""
@@ -39,9 +44,9 @@ class Entry:
             self._check()
             made = [tool for server in self.servers for tool in self._made(server)]
             if self.settings.stateful:
-                self.hub.run(self._end_all())  # every trajectory has its own
+                self.hub.run(_end_all(self._connections))  # every trajectory has its own
         except BaseException:
-            self.hub.shut(self._end_all())
+            self.hub.shut(_end_all(self._connections))
             raise
         return made
 
@@ -55,11 +60,13 @@ class Entry:
                 raise outcome
 
     def _opener(self, server: Server) -> Callable[[], Connection]:
+        """Opens connections; without a reference to the entry, which lives no longer than its tools."""
+        one, connections = self.settings, self._connections
+
         def open_() -> Connection:
-            one = self.settings
             connection = Connection(server, timeout=one.connect_timeout, max_bytes=one.max_bytes, sessions=one.stateful)
-            self._connections.add(connection)
-            connection.when_ended(lambda: self._connections.discard(connection))
+            connections.add(connection)
+            connection.when_ended(lambda: connections.discard(connection))
             return connection
 
         return open_
@@ -119,9 +126,12 @@ class Entry:
 
     async def close(self) -> None:
         """End all connections, and the servers that were started for them; a later call opens them anew."""
-        await self.hub.close(self._end_all())
+        await self.hub.close(_end_all(self._connections))
 
-    async def _end_all(self) -> None:
-        open_ = list(self._connections)
-        with suppress(ArpoError):
-            await asyncio.gather(*(connection.close() for connection in open_))
+
+async def _end_all(connections: set[Connection]) -> None:
+    await asyncio.gather(*(connection.close() for connection in list(connections)))
+
+
+def _forgotten(hub: Hub, connections: set[Connection]) -> None:
+    hub.shut(_end_all(connections))

@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_PATIENCE = 0.5
+_PATIENCE = 0.25
 """Seconds that the command has to end by itself when it is asked to."""
 
 

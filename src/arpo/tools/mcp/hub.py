@@ -64,14 +64,18 @@ class Hub:
             _stop(loop, thread)
 
     def shut(self, last: Coroutine[Any, Any, Any]) -> None:
-        """`close` for code outside of event loops; it blocks."""
+        """`close` for code outside of event loops; it blocks, except in the hub's own thread."""
         taken = self._taken()
         if taken is None:
             last.close()
             return
         loop, thread = taken
+        done = asyncio.run_coroutine_threadsafe(self._wind_up(last), loop)
+        if thread is threading.current_thread():  # a finalizer runs wherever it happens to
+            done.add_done_callback(lambda _: loop.stop())
+            return
         try:
-            asyncio.run_coroutine_threadsafe(self._wind_up(last), loop).result()
+            done.result()
         finally:
             _stop(loop, thread)
 

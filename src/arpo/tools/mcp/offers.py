@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 from mcp import types
 
 from arpo.errors import ToolSetupError
@@ -58,6 +59,10 @@ def _offer(server: str, tool: types.Tool) -> Offer:
         raise ToolSetupError(f"{where}: its name is not made of 1 to 128 letters, digits and _ . - /; leave it out")
     if outside := sorted(set(_pointers(tool.input_schema))):
         raise ToolSetupError(f"{where}: its schema points outside of itself ({clean(outside[0])}); leave it out")
+    try:
+        jsonschema.Draft202012Validator.check_schema(tool.input_schema)
+    except jsonschema.SchemaError as error:
+        raise ToolSetupError(f"{where}: its schema is no JSON schema ({clean(error.message)}); leave it out") from None
     hints = tool.annotations
     return Offer(
         name=tool.name,

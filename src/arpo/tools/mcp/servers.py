@@ -40,7 +40,7 @@ class Server:
     """
 
     name: str
-    settings: ServerSettings
+    settings: ServerSettings = field(repr=False)
     shown: str
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
 

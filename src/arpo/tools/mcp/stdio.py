@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,9 +28,10 @@ _PIECE = 65536
 """Bytes that are read at once."""
 _TAIL = 2000
 """Bytes of standard error that are kept."""
+_REAPED, _TICK = 0.2, 0.01
 _LAST_WORDS = 0.2
 """Seconds to read what the server wrote before it ended."""
-_PATIENCE = (0.5, 0.4)
+_PATIENCE = (0.4, 0.5)
 """Seconds for the server to end after its input has ended, and after it was asked to."""
 
 
@@ -37,7 +39,7 @@ _PATIENCE = (0.5, 0.4)
 class Child:
     """A server that was started: how it ended, as far as it is known."""
 
-    process: asyncio.subprocess.Process | None = None
+    process: "Process | None" = None
     fault: str = ""
     tail: bytearray = field(default_factory=bytearray)
 
@@ -64,15 +66,7 @@ async def stdio(
     `child` is filled as things happen; `on_end` is called when the server says no more. Raises OSError if it cannot be
     started.
     """
-    child.process = process = await asyncio.create_subprocess_exec(
-        *_guarded(command),
-        env={**get_default_environment(), **env},
-        cwd=cwd,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
+    child.process = process = await _started(_guarded(command), {**get_default_environment(), **env}, cwd)
     heard, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, to_say = anyio.create_memory_object_stream[SessionMessage](0)
     said_all = anyio.Event()
@@ -89,7 +83,39 @@ async def stdio(
                 await _end(process)
                 with anyio.move_on_after(_LAST_WORDS):
                     await said_all.wait()
+                process.transport.close()
             group.cancel_scope.cancel()
+
+
+@dataclass(frozen=True)
+class Process:
+    """A started program and its streams."""
+
+    transport: asyncio.SubprocessTransport
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
+
+    @property
+    def pid(self) -> int:
+        return self.transport.get_pid()
+
+    @property
+    def returncode(self) -> int | None:
+        return self.transport.get_returncode()
+
+
+async def _started(command: tuple[str, ...], env: Mapping[str, str], cwd: str | None) -> Process:
+    loop, pipe = asyncio.get_running_loop(), asyncio.subprocess.PIPE
+    transport, protocol = await loop.subprocess_exec(
+        lambda: asyncio.subprocess.SubprocessStreamProtocol(limit=_PIECE, loop=loop),
+        *command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, cwd=cwd, start_new_session=True,
+    )  # fmt: skip
+    stdin, stdout, stderr = protocol.stdin, protocol.stdout, protocol.stderr
+    assert stdin is not None
+    assert stdout is not None
+    assert stderr is not None
+    return Process(transport, stdin, stdout, stderr)
 
 
 def _guarded(command: tuple[str, ...]) -> tuple[str, ...]:
@@ -98,11 +124,8 @@ def _guarded(command: tuple[str, ...]) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", str(Path(guard.__file__)), str(os.getpid()), *command)
 
 
-async def _listen(
-    process: asyncio.subprocess.Process, heard: Any, max_bytes: int, child: Child, on_end: Callable[[], None]
-) -> None:
+async def _listen(process: Process, heard: Any, max_bytes: int, child: Child, on_end: Callable[[], None]) -> None:
     """Pass on what the server says, until it says no more or a line without end."""
-    assert process.stdout is not None
     lines = Lines(max_bytes)
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError):
         async with heard:
@@ -115,8 +138,7 @@ async def _listen(
     on_end()
 
 
-async def _speak(process: asyncio.subprocess.Process, to_say: Any, heard: Any) -> None:
-    assert process.stdin is not None
+async def _speak(process: Process, to_say: Any, heard: Any) -> None:
     try:
         async with to_say:
             async for said in to_say:
@@ -127,24 +149,34 @@ async def _speak(process: asyncio.subprocess.Process, to_say: Any, heard: Any) -
         await heard.aclose()  # it listens no more, so it will not answer either
 
 
-async def _keep_tail(process: asyncio.subprocess.Process, child: Child, said_all: anyio.Event) -> None:
-    assert process.stderr is not None
+async def _keep_tail(process: Process, child: Child, said_all: anyio.Event) -> None:
     while piece := await process.stderr.read(_PIECE):
         child.tail += piece
         del child.tail[:-_TAIL]
     said_all.set()
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: Process) -> None:
     """End its input, then ask it to end, then end it."""
-    if process.stdin is not None:
-        process.stdin.close()
+    process.stdin.close()
     for patience, what in zip(_PATIENCE, (signal.SIGTERM, signal.SIGKILL), strict=True):
-        with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), patience)
+        if await _ended(process, patience):
             break
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, what)
-    await process.wait()
+        _signal(process, what)
+    await _ended(process, _REAPED)
+
+
+async def _ended(process: Process, patience: float) -> bool:
+    """Whether it ends within `patience` seconds. Asked for again and again: waiting for it would also wait until nobody
+    else holds its streams.
+    """
+    until = time.monotonic() + patience
+    while process.returncode is None and time.monotonic() < until:
+        await asyncio.sleep(_TICK)
+    return process.returncode is not None
+
+
+def _signal(process: Process, what: signal.Signals) -> None:
+    """To all of its group; the group stays if its leader is gone."""
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(process.pid, what)
