@@ -6,10 +6,9 @@ from pydantic import Field
 
 from arpo.settings import Frozen
 from arpo.tools.limited import LimitedSettings
-
-Style = Literal["line", "page", "search_r1", "markdown"]
-"""How results are written for a policy; see `render`."""
-IndexKind = Literal["bm25s", "tantivy"]
+from arpo.tools.search.cache import Mode
+from arpo.tools.search.render import Style
+from arpo.tools.search.web_settings import SearchCacheSettings
 
 
 class RerankSettings(Frozen):
@@ -20,6 +19,7 @@ class RerankSettings(Frozen):
 
     model: str = Field(min_length=1)
     candidates: int = Field(default=50, ge=2, le=1000)
+    device: str = "cpu"
 
 
 class SearchSettings(LimitedSettings):
@@ -31,7 +31,7 @@ class SearchSettings(LimitedSettings):
     """
 
     type: Literal["search"] = "search"
-    name: str = Field(default="search", pattern=r"^[A-Za-z_][\w-]*$")
+    name: str = Field(default="search", pattern=r"^[A-Za-z_]\w*$")
     corpus: str = "factbook"
     index: Literal["auto", "bm25s", "tantivy"] = "auto"
     top_k: int = Field(default=2, ge=1, le=100)
@@ -40,15 +40,26 @@ class SearchSettings(LimitedSettings):
     rerank: RerankSettings | None = None
 
 
+class SearchServerCacheSettings(SearchCacheSettings):
+    """Off by default: a retriever answers in milliseconds, and what stands behind it may be built anew."""
+
+    mode: Mode = "off"
+    imported: bool = False
+
+
 class SearchServerSettings(LimitedSettings):
     """Search through a retriever that answers Search-R1's protocol, such as `arpo serve-search`.
 
-    `url`: of its endpoint, usually ".../retrieve".
+    `url`: of its endpoint, usually ".../retrieve". `corpus`: what the cache knows the server's corpus by, if not by the
+    URL; so a run can be repeated from the cache when the server has moved. `max_bytes`: longest answer, unpacked.
     """
 
     type: Literal["search_server"] = "search_server"
-    name: str = Field(default="search", pattern=r"^[A-Za-z_][\w-]*$")
-    url: str = Field(pattern=r"^https?://[^\s/]+(/\S*)?$")
+    name: str = Field(default="search", pattern=r"^[A-Za-z_]\w*$")
+    url: str = Field(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$")
+    corpus: str = ""
     top_k: int = Field(default=3, ge=1, le=100)
     style: Style = "search_r1"
     shuffle: bool = False
+    max_bytes: int = Field(default=4_000_000, ge=1000)
+    cache: SearchServerCacheSettings = Field(default_factory=SearchServerCacheSettings)

@@ -139,7 +139,7 @@ def parse(where: str, body: bytes) -> Any:
         start = body.lstrip()[:15].lower()
         if start.startswith((b"<!doctype", b"<html", b"<")):
             raise ProviderError(
-                f"{where}: a web page instead of JSON; base_url is wrong, or a login or error page stands in between"
+                f"{where}: a web page instead of JSON; the address is wrong, or a login or error page stands in between"
             ) from None
         raise ProviderError(f"{where}: an answer that is no JSON ({type(error).__name__})") from None
 
