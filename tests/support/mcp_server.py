@@ -1,17 +1,12 @@
-"""An MCP server for tests, as a program: `mcp_server.py` speaks over its standard streams, `--http` on a free port of
-loopback, which it prints.
-
-MCP_SERVER_EXTRA gives one of its tools another parameter; MCP_SERVER_SESSIONS=0 makes HTTP keep no sessions;
-MCP_SERVER_LOG names a file that gets a line when it starts and one per call.
+"""An MCP server for tests, built on the SDK, as a program: it speaks over its standard streams, with `--http` on two
+ports of loopback that it prints: one that keeps sessions, and one that does not.
 """
 
+import asyncio
 import base64
 import os
-import signal
 import socket
-import subprocess
 import sys
-import time
 from typing import Any
 
 import anyio
@@ -42,12 +37,6 @@ def refuse(code: int) -> types.CallToolResult:
 async def wait(seconds: float) -> types.CallToolResult:
     await anyio.sleep(seconds)
     return text("waited")
-
-
-def die(signal_: int) -> types.CallToolResult:
-    os.kill(os.getpid(), signal_)
-    time.sleep(60)
-    return text("")
 
 
 def environment(name: str) -> types.CallToolResult:
@@ -89,16 +78,11 @@ def remember(value: str) -> types.CallToolResult:
     return text(STATE["value"])
 
 
-def process() -> types.CallToolResult:
-    helper = subprocess.Popen(["sleep", "300"], start_new_session=True)
-    return text(f"{os.getpid()} {helper.pid}")
-
-
 TYPES = {str: "string", int: "integer", float: "number"}
 TOOLS = {
     function.__name__: function
     for function in (
-        echo, fail, refuse, wait, die, environment, show, structured, nothing, hostile, large, remember, process,
+        echo, fail, refuse, wait, environment, show, structured, nothing, hostile, large, remember,
     )
 }  # fmt: skip
 
@@ -109,8 +93,6 @@ def listed() -> list[types.Tool]:
         names = {key: kind for key, kind in function.__annotations__.items() if key != "return"}
         properties: dict[str, Any] = {key.rstrip("_"): {"type": TYPES[kind]} for key, kind in names.items()}
         schema = {"type": "object", "properties": properties, "required": list(properties)}
-        if name == "echo" and "MCP_SERVER_EXTRA" in os.environ:
-            properties[os.environ["MCP_SERVER_EXTRA"]] = {"type": "string"}
         hints = types.ToolAnnotations(read_only_hint=name in ("echo", "show", "large"))
         description = f"{name}s \x1b[1mthings" if name == "hostile" else f"{name}s things"
         tools.append(types.Tool(name=name, description=description, input_schema=schema, annotations=hints))
@@ -126,17 +108,10 @@ async def on_list(context: Any, params: types.PaginatedRequestParams | None) -> 
 
 
 async def on_call(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-    note(f"{params.name} {params.arguments}")
     function = TOOLS[params.name]
     names = [key for key in function.__annotations__ if key != "return"]
     result: Any = function(*(params.arguments[name.rstrip("_")] for name in names))
     return result if isinstance(result, types.CallToolResult) else await result
-
-
-def note(line: str) -> None:
-    if "MCP_SERVER_LOG" in os.environ:
-        with open(os.environ["MCP_SERVER_LOG"], "a") as file:
-            file.write(line + "\n")
 
 
 SERVER = Server("tester", version="1.2.3", on_list_tools=on_list, on_call_tool=on_call)
@@ -149,21 +124,19 @@ async def over_standard_streams() -> None:
         await SERVER.run(read, write, SERVER.create_initialization_options())
 
 
-def over_http() -> None:
+async def over_http() -> None:
     import uvicorn
 
-    listener = socket.create_server(("127.0.0.1", int(os.environ.get("MCP_SERVER_PORT", "0"))))
-    app = SERVER.streamable_http_app(stateless_http=os.environ.get("MCP_SERVER_SESSIONS") == "0")
-    print(listener.getsockname()[1], flush=True)
-    uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=0)).run([listener])
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    apps = [SERVER.streamable_http_app(stateless_http=stateless) for stateless in (False, True)]
+    servers = [uvicorn.Server(uvicorn.Config(app, log_level="error")) for app in apps]
+    print(*(listener.getsockname()[1] for listener in listeners), flush=True)
+    await asyncio.gather(*(one.serve([listener]) for one, listener in zip(servers, listeners, strict=True)))
 
 
 if __name__ == "__main__":
-    note("start")
-    print("a greeting that is no message" if "--http" not in sys.argv else "", file=sys.stderr, flush=True)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if "--http" in sys.argv:
-        over_http()
+        asyncio.run(over_http())
     else:
         print("noise on standard output", flush=True)
         anyio.run(over_standard_streams)
