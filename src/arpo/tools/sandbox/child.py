@@ -115,10 +115,12 @@ def _write_files(files: dict[str, str]) -> None:
 class First:
     """The first process of a run, once it has made the code's process `pid`."""
 
-    def __init__(self, pid: int, orders: socket.socket, tree: Tree) -> None:
+    def __init__(self, pid: int, orders: socket.socket, tree: Tree, disk_mb: Callable[[], float] | None = None) -> None:
+        """`disk_mb`: what the run's files take, where no tmpfs bounds it."""
         self.pid = pid
         self.orders = orders
         self.tree = tree
+        self.disk_mb = disk_mb
         self.peak = Usage()
 
     def live(self, end_others: Callable[[], None]) -> None:
@@ -128,6 +130,7 @@ class First:
             end_others()
             return
         limits, _ = received
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         status, cause = self._wait(limits)
         end_others()
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -152,7 +155,9 @@ class First:
                 cause = self._over(limits, now - started)
                 if cause:
                     return self._end(), cause
-            signal.sigtimedwait({signal.SIGCHLD}, POLL)
+            arrived = signal.sigtimedwait({signal.SIGCHLD, signal.SIGTERM}, POLL)
+            if arrived is not None and arrived.si_signo == signal.SIGTERM:
+                return self._end(), "killed"
 
     def _reap(self) -> int | None:
         """Reap who has ended; the wait status of the code's process if it has."""
@@ -182,6 +187,8 @@ class First:
             return "cpu"
         if use.threads > limits["pids"] + 1:
             return "pids"
+        if self.disk_mb is not None and self.disk_mb() > limits["file_mb"]:
+            return "files"
         return "wall" if seconds > limits["wall_s"] + _OVERTIME else ""
 
     def _end(self) -> int:

@@ -1,12 +1,14 @@
 """The two rungs as the loader sees them: how it shuts itself in, how it makes a box, how a box ends."""
 
+import contextlib
+import errno
 import os
 import signal
 import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from arpo.tools.sandbox import child, namespaces, native, rlimits, seccomp
+from arpo.tools.sandbox import child, landlock, namespaces, native, rlimits, scratch, seccomp
 from arpo.tools.sandbox.view import View
 from arpo.tools.sandbox.watch import Tree
 
@@ -48,6 +50,17 @@ def give_up_root(config: dict[str, Any]) -> None:
         os.setresuid(config["uid"], config["uid"], config["uid"])
 
 
+def check_readable(view: View) -> None:
+    """Raises PermissionError for a part of the view that this process, its rights given up, cannot read."""
+    for path in [*view.folders, *view.files]:
+        if not os.access(path, os.R_OK | (os.X_OK if os.path.isdir(path) else 0)):
+            raise PermissionError(
+                errno.EACCES,
+                f"{path} cannot be read by user {os.getuid()}, as whom code runs: let others read it and the folders "
+                "above it (chmod o+rX), or create the environment in a folder that all can read",
+            )
+
+
 def _shared_mb() -> float:
     """MiB of the loader that its copies share with it."""
     with open("/proc/self/statm", encoding="ascii") as file:
@@ -62,9 +75,10 @@ class NamespaceRung:
     def __init__(self, view: View, config: dict[str, Any]) -> None:
         namespaces.enter_private_root(view)
         give_up_root(config)
+        check_readable(view)
         self.uid, self.gid = os.geteuid(), os.getegid()
         self.facts: dict[str, Any] = {"folders": view.folders, "files": view.files}
-        self.filter = seccomp.program(sockets=True)
+        self.filter = seccomp.program()
         self.shared_mb = _shared_mb()
 
     def fork(self) -> int:
@@ -115,4 +129,100 @@ def _end_all() -> None:
             return
 
 
-RUNGS: dict[str, Callable[[View, dict[str, Any]], Rung]] = {"namespace": NamespaceRung}
+def _root_of_its_own(view: View) -> bool:
+    """Where root may mount, the loader sees no more than the view, and works in memory; else it stays on the host."""
+    try:
+        native.unshare(native.CLONE_NEWNS)
+    except OSError:
+        return False
+    namespaces.enter_private_root(view)
+    native.mount("tmpfs", "/tmp", "tmpfs", native.MS_NOSUID | native.MS_NODEV | native.MS_NOEXEC, "size=2g,mode=755")
+    return True
+
+
+class LandlockRung:
+    """No namespaces for the run: Landlock, a tighter filter, a supervisor that adopts orphans and ends them all."""
+
+    end_signal = int(signal.SIGTERM)
+
+    def __init__(self, view: View, config: dict[str, Any]) -> None:
+        self.abi = landlock.version()
+        if self.abi == 0:
+            raise OSError(errno.ENOSYS, "the kernel's Landlock is missing or off")
+        self.view = view
+        user = (config["uid"], config["gid"]) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+        private = os.geteuid() == 0 and _root_of_its_own(view)
+        self.folder, self._lock = scratch.create("/tmp" if private else config["scratch"], *user)
+        give_up_root(config)
+        check_readable(view)
+        self.facts: dict[str, Any] = {"landlock": self.abi, "scratch": self.folder, "private_root": private}
+        self.shared_mb = _shared_mb()
+        self.filter = seccomp.program(on_the_host=True)
+
+    def fork(self) -> int:
+        return os.fork()
+
+    def descriptors(self) -> tuple[int, ...]:
+        return ()
+
+    def live(self, first: socket.socket, code: socket.socket) -> None:
+        os.setsid()
+        native.prctl(native.PR_SET_CHILD_SUBREAPER, 1)
+        native.prctl(native.PR_SET_PDEATHSIG, signal.SIGTERM)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        own = self._own(os.getpid())
+        os.mkdir(own, 0o700)
+        proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        pid = os.fork()
+        if pid == 0:
+            first.close()
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            native.prctl(native.PR_SET_PDEATHSIG, signal.SIGKILL)
+            child.code_process(code, lambda limits: self._confine(limits, own, proc))
+        code.close()
+        native.prctl(native.PR_SET_DUMPABLE, 0)
+        tree = Tree(proc, os.getpid(), None, self.shared_mb)
+
+        def end_all() -> None:
+            _end_descendants(tree)
+            scratch.remove(own)
+
+        child.First(pid, first, tree, lambda: scratch.size_mb(own)).live(end_all)
+
+    def _own(self, pid: int) -> str:
+        return os.path.join(self.folder, str(pid))
+
+    def _confine(self, limits: dict[str, Any], own: str, proc: int) -> tuple[bytes, str]:
+        for name in ("HOME", "TMPDIR"):
+            os.environ[name] = own
+        rlimits.apply(limits, rlimits.processes_of_user(proc) + int(limits["pids"]))
+        landlock.confine(self.view, own, self.abi)
+        if self.abi >= landlock.SCOPES_FROM:
+            return self.filter, own
+        return seccomp.program(on_the_host=True, signal_only=os.getpid()), own
+
+    def clear(self, pid: int) -> None:
+        own = self._own(pid)
+        if os.path.lexists(own):
+            scratch.remove(own)
+
+    def close(self) -> None:
+        scratch.remove(self.folder)
+        os.close(self._lock)
+
+
+def _end_descendants(tree: Tree) -> None:
+    """Kill all that came from this process until none is left; orphans become its children and are reaped."""
+    while True:
+        for pid in tree.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        signal.sigtimedwait({signal.SIGCHLD}, 0.005)
+
+
+RUNGS: dict[str, Callable[[View, dict[str, Any]], Rung]] = {"namespace": NamespaceRung, "landlock": LandlockRung}

@@ -8,17 +8,23 @@ import asyncio
 import atexit
 import os
 import sys
+import tempfile
 import threading
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from arpo.errors import ToolSetupError
+from arpo.tools.sandbox import scratch
 from arpo.tools.sandbox.base import ExecRequest, ExecResult
 from arpo.tools.sandbox.launcher import LocalSandbox
+from arpo.tools.sandbox.loader import RungError
+from arpo.tools.sandbox.remedies import lines
 from arpo.tools.sandbox.syscalls import supported
 
 Backend = Literal["auto", "namespace", "landlock"]
 PRELOAD = ("numpy", "sympy", "scipy", "pandas")
+RUNGS = ("namespace", "landlock")
+_ELSE = "Or set another `backend` of the tool: monty (no packages), fusion, e2b"
 NOBODY = 65534
 """The user and group that a sandbox started by root runs as."""
 
@@ -34,21 +40,24 @@ def choose(backend: Backend = "auto", preload: tuple[str, ...] = PRELOAD, *, slo
             "tool 'python': its sandbox needs Linux on x86_64 or aarch64; "
             'set backend = "monty" (pip install pydantic-monty), "fusion" or "e2b"'
         )
+    scratch.clear_stale(tempfile.gettempdir(), {os.geteuid(), NOBODY} if os.geteuid() == 0 else {os.geteuid()})
     reasons = []
-    for rung in ("namespace",) if backend == "auto" else (backend,):
+    for rung in RUNGS if backend == "auto" else (backend,):
         try:
             return _tried(rung, preload, slots or len(os.sched_getaffinity(0)))
-        except ToolSetupError as error:
-            reasons.append(f"{rung}: {error}")
-    raise ToolSetupError("tool 'python': no sandbox works here; " + "; ".join(reasons))
+        except RungError as error:
+            reasons.append(f"{rung}: {error}; to allow it: {' or '.join(lines(rung))}")
+    raise ToolSetupError(f"tool 'python': no sandbox works here. {'. '.join(reasons)}. {_ELSE}")
 
 
 def _tried(rung: str, preload: tuple[str, ...], slots: int) -> LocalSandbox:
-    sandbox = LocalSandbox(rung, preload, slots, {"uid": NOBODY, "gid": NOBODY})
+    """Start it and run something in it. Raises RungError if the machine forbids it, else ToolSetupError."""
+    config = {"uid": NOBODY, "gid": NOBODY, "scratch": tempfile.gettempdir()}
+    sandbox = LocalSandbox(rung, preload, slots, config)
     wrong = sandbox.probe()
     if wrong:
         sandbox.end()
-        raise ToolSetupError(wrong)
+        raise RungError(wrong)
     return sandbox
 
 

@@ -47,6 +47,10 @@ main(int(sys.argv[1]))
 _LOAD_SECONDS = 120.0
 
 
+class RungError(ToolSetupError):
+    """What this machine does not allow; another kind of sandbox may work."""
+
+
 class LoaderProcess:
     """One loader, and the socket to it."""
 
@@ -73,7 +77,9 @@ class LoaderProcess:
         messages.send(self.control, config | {"paths": _package_paths(config["preload"])})
 
     def wait_ready(self) -> dict[str, Any]:
-        """Its first message. Raises ToolSetupError with the reason if it cannot do its work."""
+        """Its first message. Raises ToolSetupError with the reason if it cannot do its work, RungError if that is up to
+        the machine.
+        """
         self.control.settimeout(_LOAD_SECONDS)
         try:
             received = messages.receive(self.control)
@@ -83,7 +89,8 @@ class LoaderProcess:
         if received is None or "failed" in received[0]:
             self.end()
             reason = received[0]["failed"] if received else f"{sys.executable} ended with {self.process.returncode}"
-            raise ToolSetupError(str(reason))
+            blocked = received is not None and received[0].get("blocked")
+            raise (RungError if blocked else ToolSetupError)(f"tool 'python': {reason}" if not blocked else str(reason))
         self.control.settimeout(None)
         return received[0]
 

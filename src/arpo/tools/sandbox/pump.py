@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from arpo.errors import ToolSetupError
 from arpo.tools.sandbox import messages
 from arpo.tools.sandbox.base import ExecRequest, ExecResult, ExecStatus
 from arpo.tools.sandbox.loader import LoaderProcess
@@ -117,6 +116,11 @@ class Pump:
 
     def _take(self, job: Job) -> None:
         self._waiting.append(job)
+        if self._loader is None:
+            try:
+                self._start_loader()
+            except OSError as error:
+                self._fail_all(f"the loader cannot be started again: {error}")
         self._start_waiting()
 
     def _start_waiting(self) -> None:
@@ -186,7 +190,8 @@ class Pump:
             self._tell({"kill": job.number})
 
     def _tell(self, message: dict[str, Any]) -> None:
-        assert self._loader is not None
+        if self._loader is None:
+            return
         with contextlib.suppress(OSError):  # it is gone: its socket says so too
             messages.send(self._loader.control, message)
 
@@ -196,7 +201,7 @@ class Pump:
             if job.started is not None and job.ended_by is None:
                 self._end(job, ExecStatus.TIMEOUT)
             else:
-                self._restart("the loader does not answer")
+                self._loader_lost("the loader does not answer")
                 return
 
     def _hear(self) -> None:
@@ -206,7 +211,7 @@ class Pump:
         except OSError:
             received = None
         if received is None:
-            self._restart("the loader ended")
+            self._loader_lost("the loader ended")
             return
         message = received[0]
         if "started" in message:
@@ -271,24 +276,23 @@ class Pump:
             job.over = True
             job.finish(result)
 
-    def _restart(self, why: str) -> None:
-        """A new loader, in whose time of loading jobs wait."""
+    def _loader_lost(self, why: str) -> None:
+        """A new one is started for the runs that it had, or for the next that comes; they wait while it loads."""
         lost = list(self._running.values())
         for job in lost:
             self._forget(job)
-        self._serving = False
         self._drop_loader()
-        try:
-            self._loader = LoaderProcess(self._config)
-        except OSError as error:
-            self._fail_all(f"{why}, and it cannot be started again: {error}")
-            return
-        self._selector.register(self._loader.control, selectors.EVENT_READ, self._hear)
         for job in lost:
             self._lost(job, why)
 
+    def _start_loader(self) -> None:
+        self._serving = False
+        self._loader = LoaderProcess(self._config)
+        self._selector.register(self._loader.control, selectors.EVENT_READ, self._hear)
+
     def _drop_loader(self) -> None:
         if self._loader is not None:
+            self._serving = False
             self._selector.unregister(self._loader.control)
             self._loader.end()
             self._loader = None
@@ -312,6 +316,3 @@ def _write_all(descriptor: int, data: bytes) -> None:
     while view:
         view = view[os.write(descriptor, view) :]
     os.lseek(descriptor, 0, os.SEEK_SET)
-
-
-__all__ = ["Job", "Pump", "ToolSetupError"]

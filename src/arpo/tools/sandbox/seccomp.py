@@ -36,13 +36,22 @@ _DENIED = (
     "uselib _sysctl sysfs ustat vserver capset"
 )
 DENIED = tuple(_DENIED.split())
+_BY_PATH = (
+    "socket chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat "
+    "setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat truncate "
+    "inotify_init inotify_init1 shmat shmctl semop semctl semtimedop msgsnd msgrcv msgctl mq_unlink"
+)
+ON_THE_HOST = tuple(_BY_PATH.split())
+"""Denied too where the files, sockets and queues of the host are within reach: what Landlock does not look at."""
 MISSING = ("clone3",)
 """Answered with "no such call": the C library then takes `clone`, whose flags the filter can read."""
 _NEW_NAMESPACES = 0x7E020000
 _AF_UNIX = 1
 _F_SETPIPE_SZ = 1031
-_TTY_REQUESTS = (0x5412, 0x541C, 0x5423)
-"""TIOCSTI, TIOCLINUX, TIOCSETD: input as if typed, the console, line disciplines."""
+_SIGNAL_OWNER = (8, 10, 15)
+"""F_SETOWN, F_SETSIG, F_SETOWN_EX: signals by way of a descriptor."""
+_REQUESTS = (0x5412, 0x541C, 0x5423, 0x8901, 0x8902)
+"""TIOCSTI, TIOCLINUX, TIOCSETD, FIOSETOWN, SIOCSPGRP: input as if typed, the console, line disciplines, signals."""
 _PRCTL_ALLOWED = (2, 3, 15, 16, 21, 23, 27, 29, 30, 37, 38, 39, 42, 0x53564D41)
 """Names, timer slack, names of memory areas, and questions."""
 _QUERY_PERSONALITY = 0xFFFFFFFF
@@ -58,9 +67,9 @@ _SELF_ONLY = {
 Instruction = tuple[int, int, int, int]
 
 
-def program(machine: str = MACHINE, *, sockets: bool, signal_only: int | None = None) -> bytes:
-    """The filter. `sockets`: unix sockets may be made (pairs always may); `signal_only`: the one process that may be
-    sent signals, None where a process namespace or Landlock sees to that.
+def program(machine: str = MACHINE, *, on_the_host: bool = False, signal_only: int | None = None) -> bytes:
+    """The filter. `on_the_host`: for a process without namespaces of its own; `signal_only`: the one process that may
+    be sent signals, None where a process namespace or Landlock sees to that.
     """
     table = numbers(machine)
     code: list[Instruction] = [
@@ -72,8 +81,8 @@ def program(machine: str = MACHINE, *, sockets: bool, signal_only: int | None = 
         (_RETURN, 0, 0, _ERRNO | _ENOSYS),
     ]
     code += _each(table, MISSING, _ENOSYS)
-    code += _each(table, DENIED if sockets else [*DENIED, "socket"], _EPERM)
-    code += _looked_at(table, sockets, signal_only)
+    code += _each(table, DENIED + ON_THE_HOST if on_the_host else DENIED, _EPERM)
+    code += _looked_at(table, signal_only)
     code.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
 
@@ -86,13 +95,14 @@ def _each(table: dict[str, int], names: Iterable[str], error: int) -> list[Instr
     return code
 
 
-def _looked_at(table: dict[str, int], sockets: bool, signal_only: int | None) -> list[Instruction]:
+def _looked_at(table: dict[str, int], signal_only: int | None) -> list[Instruction]:
     """Calls that are allowed or not by an argument."""
     code = _when(table["clone"], 0, [(_AND, 0, 0, _NEW_NAMESPACES)], [0], allow=True)
-    for name in ("socket", "socketpair") if sockets else ("socketpair",):
+    for name in ("socket", "socketpair"):
         code += _when(table[name], 0, [], [_AF_UNIX], allow=True)
-    code += _when(table["ioctl"], 1, [], _TTY_REQUESTS, allow=False)
-    code += _when(table["fcntl"], 1, [], [_F_SETPIPE_SZ], allow=False)
+    code += _when(table["ioctl"], 1, [], _REQUESTS, allow=False)
+    owners = () if signal_only is None else _SIGNAL_OWNER
+    code += _when(table["fcntl"], 1, [], [_F_SETPIPE_SZ, *owners], allow=False)
     code += _when(table["prctl"], 0, [], _PRCTL_ALLOWED, allow=True)
     code += _when(table["personality"], 0, [], [_QUERY_PERSONALITY], allow=True)
     for name, argument in _SELF_ONLY.items():

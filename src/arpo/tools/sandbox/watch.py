@@ -32,6 +32,7 @@ class Tree:
         self.top = top
         self.writable = writable
         self.shared_mb = shared_mb
+        self.children_told = _exists(proc, f"{os.getpid()}/task/{os.getpid()}/children")
 
     def pids(self) -> list[int]:
         """Who is there now."""
@@ -46,6 +47,9 @@ class Tree:
         return found
 
     def _children(self, pid: int) -> list[int]:
+        if not self.children_told:
+            stats = ((int(name), self._read(f"{name}/stat")) for name in os.listdir(self.proc) if name.isdigit())
+            return [child for child, stat in stats if stat.rpartition(")")[2].split()[1:2] == [str(pid)]]
         children: list[int] = []
         for thread in self._list(f"{pid}/task"):
             children += map(int, self._read(f"{pid}/task/{thread}/children").split())
@@ -103,3 +107,11 @@ class Tree:
             return ""
         finally:
             os.close(file)
+
+
+def _exists(folder: int, path: str) -> bool:
+    try:
+        os.stat(path, dir_fd=folder)
+    except OSError:
+        return False
+    return True

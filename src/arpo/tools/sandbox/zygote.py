@@ -28,6 +28,10 @@ class SetupError(Exception):
     """The loader cannot do its work, and why, in words for the user."""
 
 
+class RungBlockedError(SetupError):
+    """The machine forbids it."""
+
+
 @dataclass(eq=False, slots=True)
 class Box:
     """A run's processes, waiting for a request (`run` None) or at work. The sockets lead to its two processes."""
@@ -245,7 +249,7 @@ def _prepare(control: socket.socket) -> Loader:
     try:
         rung = confined.RUNGS[config["rung"]](seen, config)
     except OSError as error:
-        raise SetupError(f"{error.strerror or error}") from error
+        raise RungBlockedError(f"{error.strerror or error}") from error
     sys.path[:] = [path for path in sys.path if os.path.exists(path)]
     sys.path_importer_cache.clear()
     settle()
@@ -266,7 +270,7 @@ def main(descriptor: int) -> None:
         loader.end()
         code = 0
     except SetupError as error:
-        messages.send(control, {"failed": str(error)})
+        messages.send(control, {"failed": str(error), "blocked": isinstance(error, RungBlockedError)})
     except BaseException:  # noqa: BLE001  (whatever it is, the trainer has to know)
         messages.send(control, {"failed": traceback.format_exc(limit=-3)[-2000:]})
     finally:
