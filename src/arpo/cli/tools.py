@@ -108,7 +108,7 @@ def call(
     """
     resolved = resolve(config, options or Options())
 
-    from arpo.config.wire import build_toolbox
+    from arpo.config.toolbox import build_toolbox
 
     toolbox = build_toolbox(resolved.config)
     arguments, result = asyncio.run(_call_once(toolbox, name, arg, file, resolved.config.run.seed))

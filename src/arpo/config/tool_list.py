@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from arpo.config.schema import Config
-from arpo.config.wire import build_toolbox
+from arpo.config.toolbox import build_toolbox
 from arpo.errors import ToolSetupError
 from arpo.tools.base import Tool
 from arpo.tools.results import clean

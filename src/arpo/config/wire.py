@@ -8,12 +8,12 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from arpo.config.schema import Config
+from arpo.config.toolbox import build_toolbox as build_toolbox
 from arpo.data.settings import FactbookSettings, FilesSettings
 from arpo.errors import ConfigError, DataError, ToolSetupError
 from arpo.evaluate.result import EvalResult
@@ -23,8 +23,6 @@ from arpo.protocol.base import Dialect
 from arpo.rollout.agent import Agent
 from arpo.seeds import derive
 from arpo.task import Task
-from arpo.tools.settings import SearchSettings
-from arpo.tools.toolbox import ToolBox
 from arpo.train.loop import HeldOut, Plan, Setup
 from arpo.tree import RolloutTree
 
@@ -43,23 +41,6 @@ class Policy:
     model: Any | None
     tokenizer: Any
     agent: Agent
-
-
-def build_toolbox(config: Config) -> ToolBox:
-    """All configured tools. Raises ToolSetupError naming the tool and the remedy."""
-    from arpo.tools.registry import build
-
-    return build(config.tools, _corpora(config))
-
-
-def _corpora(config: Config) -> Mapping[str, Path]:
-    """Folders of the corpora known by name; the factbook's index is built when it is needed first."""
-    if not any(isinstance(tool, SearchSettings) and tool.corpus == "factbook" for tool in config.tools):
-        return {}
-    from arpo.data.factbook.corpus import ensure_index, index_folder
-
-    ensure_index()
-    return {"factbook": index_folder()}
 
 
 def build_policy(config: Config, tasks: Sequence[Task] = (), *, trains: bool = False) -> Policy:
