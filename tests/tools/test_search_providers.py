@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from search_providers import KEY, Answer, Asked, ProviderServer, honest
 
 from arpo.errors import ToolSetupError
-from arpo.tools.base import ToolContext, ToolStatus, TransientError
+from arpo.tools.base import ToolContext, ToolError, ToolStatus, TransientError
 from arpo.tools.registry import Surroundings, build
 from arpo.tools.search import SearchTool
 from arpo.tools.search.cache import CacheMiss
@@ -296,9 +296,9 @@ async def test_an_answer_is_bounded_packed_or_not(server, tmp_path):
 
 async def test_queries_that_cannot_be_asked_are_the_models_business(server, tmp_path):
     for query, said in ((" \n", "empty"), ("x" * 401, "401 characters; at most 400")):
-        result = await search(tool(server, "tavily", tmp_path), query)
-        assert result.status is ToolStatus.TOOL_ERROR
-        assert said in result.text
+        with pytest.raises(ToolError, match=said):
+            await search(tool(server, "tavily", tmp_path), query)
+    assert server.requests == []
     lone = await search(tool(server, "tavily", tmp_path), "a \ud800 b")
     assert (lone.status, server.requests[0].body["query"]) == (ToolStatus.OK, "a \ufffd b")
 
@@ -356,6 +356,15 @@ def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(server, tm
     with pytest.raises(ToolSetupError, match="TEST_SEARCH_KEY holds characters") as caught:
         tool(server, "tavily", tmp_path)
     assert key not in str(caught.value)
+
+
+async def test_misses_do_not_mean_that_the_tool_is_down(server, tmp_path):
+    await search(tool(server, "tavily", tmp_path), "there")
+    toolbox = build([settings(server, "tavily", tmp_path, breaker_after=2, cache={"mode": "read_only"})])
+    missed = [await toolbox.call("search", {"query": f"not there {n}"}, HERE) for n in range(5)]
+    assert {result.data["fault"] for result in missed} == {"cache_miss"}
+    assert (await toolbox.call("search", {"query": "there"}, HERE)).status is ToolStatus.OK
+    await toolbox.close()
 
 
 async def test_keys_appear_nowhere(server, tmp_path, caplog):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from arpo.tools.base import ToolContext, ToolStatus
+from arpo.tools.base import ToolContext, ToolError, ToolStatus
 from arpo.tools.search import NO_RESULTS, NO_SEARCH_RESULTS, Found, Record, SearchTool, render
-from arpo.tools.search.record import QueryRefused
+from arpo.tools.toolbox import ToolBox
 
 TWO = [
     Record(rank=1, title="Chad", snippet="capital:\n N'Djamena ", url="https://a.example/", score=2.0, id="c"),
@@ -94,5 +94,7 @@ async def test_scores_of_nothing_and_of_a_source_without_them():
 
 
 async def test_a_refused_query_is_the_models_business():
-    result = await SearchTool(Canned(QueryRefused("The query is empty."))).call({"query": " "}, ToolContext())
+    toolbox = ToolBox([SearchTool(Canned(ToolError("The query is empty.")))])
+    result = await toolbox.call("search", {"query": " "}, ToolContext())
     assert (result.status, result.text) == (ToolStatus.TOOL_ERROR, "The query is empty.")
+    await toolbox.close()

@@ -30,7 +30,10 @@ _PREFIX = re.compile(r"^search query: *", re.IGNORECASE)
 
 
 class CacheMiss(Exception):  # noqa: N818 - not a fault of the machinery, and named so in the settings
-    """The cache alone may answer, and it has nothing."""
+    """The cache alone may answer, and it has nothing. That says nothing about other questions."""
+
+    fault = "cache_miss"
+    outage = False
 
     def __init__(self, path: Path, key: CacheKey) -> None:
         super().__init__(
@@ -113,6 +116,10 @@ class Cache:
             return None
         entries = (self._store.get(each) for each in (key, *also))
         return next((entry for entry in entries if entry is not None and self._good(entry)), None)
+
+    def stored(self, key: CacheKey) -> Entry | None:
+        """The entry of `key`, however old; for asking whether it has changed."""
+        return None if self._store is None else self._store.get(key)
 
     def _good(self, entry: Entry) -> bool:
         if self.mode == "read_only":

@@ -38,15 +38,11 @@ class Found:
     missing: bool = False
 
 
-class QueryRefused(Exception):  # noqa: N818 - the query is at fault, not the machinery
-    """The query cannot be asked (empty, too long). The message is a sentence for the model, which may ask better."""
-
-
 class Source(Protocol):
     """Where records come from: an index, a server, a provider on the web, a cache before one of them.
 
     `find` returns at most `k` records, best first, and an empty list where nothing was found. It raises
-    QueryRefused for a query that cannot be asked, TransientError for what may work in a moment, and any other exception
+    ToolError for a query that cannot be asked, TransientError for what may work in a moment, and any other exception
     for what will not.
 
     A source that answers from a cache also has `look_up(query, k) -> Found`.

@@ -5,7 +5,7 @@ from typing import Any
 
 from arpo.seeds import derive
 from arpo.tools.base import ToolContext, ToolResult, ToolStatus
-from arpo.tools.search.record import Found, QueryRefused, Record, Source, look_up
+from arpo.tools.search.record import Found, Record, Source, look_up
 from arpo.tools.search.render import Style, render
 
 
@@ -52,10 +52,7 @@ class SearchTool:
         where nothing was found; None if the source gives none.
         """
         query = arguments["query"]
-        try:
-            found = await look_up(self.source, query, self.top_k)
-        except QueryRefused as refusal:
-            return ToolResult(ToolStatus.TOOL_ERROR, str(refusal))
+        found = await look_up(self.source, query, self.top_k)
         shown = self._ordered(query, found.records)
         return ToolResult(
             ToolStatus.OK,

@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from arpo.errors import ToolSetupError
-from arpo.tools.base import Tool
+from arpo.tools.base import Tool, ToolError
 from arpo.tools.registry import Surroundings
 from arpo.tools.search.cache import Cache, CacheKey, CacheMiss, Entry, normalise
 from arpo.tools.search.legacy import PAGES, imported_keys, read_pages
 from arpo.tools.search.providers import ADAPTERS, Adapter
 from arpo.tools.search.providers.http import Http, parse
-from arpo.tools.search.record import Found, QueryRefused, Record
+from arpo.tools.search.providers.search_server import SearchServer
+from arpo.tools.search.record import Found, Record
 from arpo.tools.search.tool import SearchTool
 from arpo.tools.search.web_settings import SearchCacheSettings, WebSearchSettings
 
@@ -31,14 +32,15 @@ class WebSource:
         return list((await self.look_up(query, k)).records)
 
     async def look_up(self, query: str, k: int) -> Found:
-        """The `k` best results. Raises QueryRefused for a query that no provider takes, CacheMiss, TransientError, or
-        ProviderError.
+        """The `k` best results.
+
+        Raises ToolError for a query that the provider does not take, CacheMiss, TransientError, or ProviderError.
         """
         asked = normalise(query, strip_prefix=self._settings.strip_prefix)
         if not asked:
-            raise QueryRefused("The query is empty.")
+            raise ToolError("The query is empty.")
         if len(asked) > self.adapter.max_query:
-            raise QueryRefused(f"The query has {len(asked)} characters; at most {self.adapter.max_query} are allowed.")
+            raise ToolError(f"The query has {len(asked)} characters; at most {self.adapter.max_query} are allowed.")
         try:
             entry, hit = await self.cache.through(
                 self._key(query, asked, k), lambda: self._fetch(asked, k), also=self._imported(asked)
@@ -88,7 +90,10 @@ def _reader(adapter: Adapter) -> Callable[[bytes], list[Record]]:
     return lambda body: adapter.records(parse(adapter.name, body))
 
 
-READERS: Mapping[str, Callable[[bytes], list[Record]]] = {name: _reader(made()) for name, made in ADAPTERS.items()}
+READERS: Mapping[str, Callable[[bytes], list[Record]]] = {
+    **{name: _reader(made()) for name, made in ADAPTERS.items()},
+    SearchServer.name: _reader(SearchServer()),
+}
 """By provider: from the body of an entry to its records."""
 
 
