@@ -19,7 +19,10 @@ from arpo.cli.demo import demo
 from arpo.cli.doctor import doctor
 from arpo.cli.evaluate import evaluate
 from arpo.cli.export import export
+from arpo.cli.index import app as index_app
 from arpo.cli.rollout import rollout
+from arpo.cli.serve_search import serve_search
+from arpo.cli.serve_tools import serve_tools
 from arpo.cli.sft import sft
 from arpo.cli.study import app as study_app
 from arpo.cli.tools import app as tools_app
@@ -42,6 +45,9 @@ app.command(export)
 app.command(bench_app)
 app.command(study_app)
 app.command(tools_app)
+app.command(index_app)
+app.command(serve_search)
+app.command(serve_tools)
 app.command(config_app)
 app.command(doctor)
 

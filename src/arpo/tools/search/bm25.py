@@ -65,10 +65,13 @@ class SearchIndex:
 
     def query(self, text: str, k: int) -> list[Hit]:
         """The `k` best documents that share a word with `text`: highest score first, then by id."""
-        found = (self._vocabulary.find(word) for word in words(text))
-        ids = [place for place in found if place is not None]
-        places, scores = self._scorer.top(ids, k)
+        places, scores = self._scorer.top(self.ids(text), k)
         return [Hit(self.document(place), score) for place, score in zip(places.tolist(), scores.tolist(), strict=True)]
+
+    def ids(self, text: str) -> list[int]:
+        """The columns of those words of `text` that the corpus has, in the order of the text."""
+        found = (self._vocabulary.find(word) for word in words(text))
+        return [place for place in found if place is not None]
 
     def document(self, place: int) -> Document:
         """The document at `place` in id order."""

@@ -39,7 +39,12 @@ class OldIndexError(DataError):
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """An empty folder beside `folder` that takes its place, replacing what is there, when the block ends well."""
+    """An empty folder beside `folder` that takes its place, replacing the index there, when the block ends well.
+
+    Raises DataError if what is there is no index: nobody's files are thrown away.
+    """
+    if folder.exists() and not (folder / MANIFEST).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise DataError(f"{folder}: there already, and no search index; choose a folder that is not there yet")
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:

@@ -51,7 +51,9 @@ class SentenceEncoder:
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
-            raise ToolSetupError("re-ranking needs sentence-transformers: pip install 'arpo[rerank]'") from error
+            raise ToolSetupError(
+                f"re-ranking needs sentence-transformers ({error}): pip install 'arpo[rerank]'"
+            ) from error
         try:
             self._model: Any = SentenceTransformer(str(folder), device=device, local_files_only=True)
         except Exception as error:  # whatever a broken folder makes of three libraries
