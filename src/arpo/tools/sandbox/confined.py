@@ -13,6 +13,7 @@ from arpo.tools.sandbox.view import View
 from arpo.tools.sandbox.watch import Tree
 
 _CAP_SYS_PTRACE = 19
+_IN_MEMORY = namespaces.WORK
 
 
 class Rung(Protocol):
@@ -20,6 +21,10 @@ class Rung(Protocol):
 
     end_signal: int
     facts: dict[str, Any]
+
+    def shut_in(self, view: View, config: dict[str, Any]) -> None:
+        """Leave to this process what its copies need. Raises OSError."""
+        ...
 
     def fork(self) -> int:
         """As `os.fork`: a copy that is to become the first process of a box."""
@@ -72,8 +77,12 @@ class NamespaceRung:
 
     end_signal = int(signal.SIGKILL)
 
-    def __init__(self, view: View, config: dict[str, Any]) -> None:
-        namespaces.enter_private_root(view)
+    def __init__(self) -> None:
+        namespaces.enter_mounts()
+
+    def shut_in(self, view: View, config: dict[str, Any]) -> None:
+        self.temporary = namespaces.enter_private_root(view)
+        os.environ.update(HOME=namespaces.WORK, TMPDIR=self.temporary)
         give_up_root(config)
         check_readable(view)
         self.uid, self.gid = os.geteuid(), os.getegid()
@@ -105,9 +114,9 @@ class NamespaceRung:
         child.First(pid, first, Tree(proc, None, None, self.shared_mb)).live(_end_all)
 
     def _confine(self, limits: dict[str, Any]) -> tuple[bytes, str]:
-        namespaces.mount_writable(int(limits["file_mb"]))
+        namespaces.mount_writable(int(limits["file_mb"]), self.temporary)
         rlimits.apply(limits, int(limits["pids"]) + 1)
-        return self.filter, "/work"
+        return self.filter, namespaces.WORK
 
     def clear(self, pid: int) -> None:
         pass
@@ -129,15 +138,19 @@ def _end_all() -> None:
             return
 
 
-def _root_of_its_own(view: View) -> bool:
-    """Where root may mount, the loader sees no more than the view, and works in memory; else it stays on the host."""
+def _mounts_of_its_own() -> bool:
     try:
-        native.unshare(native.CLONE_NEWNS)
+        namespaces.enter_mounts()
     except OSError:
         return False
-    namespaces.enter_private_root(view)
-    native.mount("tmpfs", "/tmp", "tmpfs", native.MS_NOSUID | native.MS_NODEV | native.MS_NOEXEC, "size=2g,mode=755")
     return True
+
+
+def _work_in_memory(view: View) -> None:
+    """Where root may mount, the loader sees no more than the view, and its runs' folders are no files of the host."""
+    namespaces.enter_private_root(view)
+    flags = native.MS_NOSUID | native.MS_NODEV | native.MS_NOEXEC
+    native.mount("tmpfs", _IN_MEMORY, "tmpfs", flags, "size=2g,mode=755")
 
 
 class LandlockRung:
@@ -145,17 +158,21 @@ class LandlockRung:
 
     end_signal = int(signal.SIGTERM)
 
-    def __init__(self, view: View, config: dict[str, Any]) -> None:
+    def __init__(self) -> None:
         self.abi = landlock.version()
         if self.abi == 0:
             raise OSError(errno.ENOSYS, "the kernel's Landlock is missing or off")
+        self.private = os.geteuid() == 0 and _mounts_of_its_own()
+
+    def shut_in(self, view: View, config: dict[str, Any]) -> None:
         self.view = view
+        if self.private:
+            _work_in_memory(view)
         user = (config["uid"], config["gid"]) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
-        private = os.geteuid() == 0 and _root_of_its_own(view)
-        self.folder, self._lock = scratch.create("/tmp" if private else config["scratch"], *user)
+        self.folder, self._lock = scratch.create(_IN_MEMORY if self.private else config["scratch"], *user)
         give_up_root(config)
         check_readable(view)
-        self.facts: dict[str, Any] = {"landlock": self.abi, "scratch": self.folder, "private_root": private}
+        self.facts: dict[str, Any] = {"landlock": self.abi, "scratch": self.folder, "private_root": self.private}
         self.shared_mb = _shared_mb()
         self.filter = seccomp.program(on_the_host=True)
 
@@ -225,4 +242,4 @@ def _end_descendants(tree: Tree) -> None:
         signal.sigtimedwait({signal.SIGCHLD}, 0.005)
 
 
-RUNGS: dict[str, Callable[[View, dict[str, Any]], Rung]] = {"namespace": NamespaceRung, "landlock": LandlockRung}
+RUNGS: dict[str, Callable[[], Rung]] = {"namespace": NamespaceRung, "landlock": LandlockRung}

@@ -20,8 +20,6 @@ from arpo.tools.sandbox import messages
 
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
-    "HOME": "/work",
-    "TMPDIR": "/tmp",
     "LANG": "C.UTF-8",
     "LC_ALL": "C.UTF-8",
     "LANGUAGE": "en",
@@ -33,6 +31,7 @@ ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
     "NUMEXPR_NUM_THREADS": "1",
     "MALLOC_ARENA_MAX": "2",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "MPLBACKEND": "Agg",
 }
 _START = """

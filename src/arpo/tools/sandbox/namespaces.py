@@ -3,7 +3,7 @@
 Once per loader: a private mount namespace whose root is a small tmpfs with read-only binds of what the interpreter
 needs at the same places, and nothing else; the old root is detached. Once per run: new namespaces of every kind, in
 whose copy of those mounts nothing can be taken away (the kernel locks what a namespace inherits from another owner),
-with an own /proc, and one tmpfs of limited size behind /work, /tmp and /dev/shm.
+with an own /proc, and one tmpfs of limited size behind the folders that can be written.
 
 Started by root, the loader builds the root with root's rights, so that an interpreter below /root can be seen, and
 gives them up before it goes on; started by a user, it does so in a user namespace.
@@ -28,26 +28,39 @@ PER_RUN = (
 )
 _PROC_OPTIONS = ("hidepid=2,subset=pid", "hidepid=2", "")
 _KEPT = {os.ST_NODEV: native.MS_NODEV, os.ST_NOEXEC: native.MS_NOEXEC, os.ST_NOATIME: 1024, os.ST_NODIRATIME: 2048}
-_WRITABLE = {"work": "/work", "tmp": "/tmp", "shm": "/dev/shm"}
+WORK = "/home/sandbox"
+_SHARED_MEMORY = "/dev/shm"
+_ALL_WRITABLE = "/.writable"
 
 
-def enter_private_root(view: View) -> None:
-    """Give this process a file system with nothing but the view. Raises OSError."""
+def enter_mounts() -> None:
+    """Mounts of this process's own. Before packages are loaded: some start threads, and with those it is not allowed.
+
+    Raises OSError.
+    """
     if os.geteuid() == 0:
         native.unshare(native.CLONE_NEWNS)
     else:
         uid, gid = os.geteuid(), os.getegid()
         native.unshare(native.CLONE_NEWUSER | native.CLONE_NEWNS)
         map_ids(uid, gid, uid, gid)
+
+
+def enter_private_root(view: View) -> str:
+    """Give this process, which has mounts of its own, a file system with nothing but the view; the folder in it for
+    temporary files. Raises OSError.
+    """
     native.mount(None, "/", None, native.MS_REC | native.MS_PRIVATE)
     native.mount("tmpfs", _BUILD_AT, "tmpfs", native.MS_NOSUID | native.MS_NODEV, "size=1m,mode=755")
     _fill(view)
+    temporary = _make_writable_places(view)
     os.mkdir(_BUILD_AT + "/.old")
     native.pivot_root(_BUILD_AT, _BUILD_AT + "/.old")
     os.chdir("/")
     native.unmount("/.old")
     os.rmdir("/.old")
     native.mount(None, "/", None, native.MS_REMOUNT | native.MS_BIND | native.MS_RDONLY | native.MS_NOSUID)
+    return temporary
 
 
 def map_ids(uid: int, gid: int, inside_uid: int = INSIDE_ID, inside_gid: int = INSIDE_ID) -> None:
@@ -75,9 +88,17 @@ def _fill(view: View) -> None:
         if not os.path.lexists(_BUILD_AT + path):
             os.symlink(target, _BUILD_AT + path)
     _fill_dev()
-    for folder in ("/proc", "/.writable", *_WRITABLE.values()):
-        os.makedirs(_BUILD_AT + folder, mode=0o755, exist_ok=True)
+    os.mkdir(_BUILD_AT + "/proc", 0o755)
     _bind("/proc", protect=False)  # a run may only mount its own where one can be seen; its own covers it
+
+
+def _make_writable_places(view: View) -> str:
+    """/tmp is one of them unless the interpreter lives there."""
+    taken = any(path.startswith("/tmp/") for path in [*view.folders, *view.files])
+    temporary = "/var/tmp" if taken else "/tmp"
+    for folder in (_ALL_WRITABLE, WORK, temporary, _SHARED_MEMORY):
+        os.makedirs(_BUILD_AT + folder, mode=0o755, exist_ok=True)
+    return temporary
 
 
 def _fill_dev() -> None:
@@ -123,12 +144,14 @@ def mount_proc() -> bool:
     return False
 
 
-def mount_writable(megabytes: int) -> None:
-    """/work, /tmp and /dev/shm: one tmpfs of that many MiB together, from which nothing is executed. Raises OSError."""
+def mount_writable(megabytes: int, temporary: str) -> None:
+    """The working folder, that for temporary files and shared memory: one tmpfs of that many MiB together, from which
+    nothing is executed. Raises OSError.
+    """
     flags = native.MS_NOSUID | native.MS_NODEV | native.MS_NOEXEC
     files = 1024 + 64 * megabytes
-    native.mount("tmpfs", "/.writable", "tmpfs", flags, f"size={megabytes}m,nr_inodes={files},mode=700")
-    for name, target in _WRITABLE.items():
-        os.mkdir(f"/.writable/{name}", 0o700)
-        native.mount(f"/.writable/{name}", target, None, native.MS_BIND)
-    native.unmount("/.writable")
+    native.mount("tmpfs", _ALL_WRITABLE, "tmpfs", flags, f"size={megabytes}m,nr_inodes={files},mode=700")
+    for number, target in enumerate((WORK, temporary, _SHARED_MEMORY)):
+        os.mkdir(f"{_ALL_WRITABLE}/{number}", 0o700)
+        native.mount(f"{_ALL_WRITABLE}/{number}", target, None, native.MS_BIND)
+    native.unmount(_ALL_WRITABLE)

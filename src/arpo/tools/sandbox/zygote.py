@@ -243,11 +243,11 @@ def _prepare(control: socket.socket) -> Loader:
             file.write("1000")
     except OSError:
         pass  # a hardened /proc: the kernel then has no hint whom to end first
-    versions = load(config["preload"], config["paths"])
-    warm.up(config["preload"])
-    seen = view.needed(tuple(config["preload"]))
     try:
-        rung = confined.RUNGS[config["rung"]](seen, config)
+        rung = confined.RUNGS[config["rung"]]()
+        versions = load(config["preload"], config["paths"])
+        warm.up(config["preload"])
+        rung.shut_in(view.needed(tuple(config["preload"])), config)
     except OSError as error:
         raise RungBlockedError(f"{error.strerror or error}") from error
     sys.path[:] = [path for path in sys.path if os.path.exists(path)]
