@@ -23,6 +23,7 @@ from typing import Any
 
 from arpo.errors import DataError, StorageError
 from arpo.tools.search.cache import normalise
+from arpo.tools.search.providers.adapter import text as field_text
 from arpo.tools.search.record import Record
 from arpo.tools.search.render import NO_SEARCH_RESULTS, render
 from arpo.tools.search.store import CacheKey, Entry, Store
@@ -83,7 +84,7 @@ def read_pages(text: str) -> list[Record]:
         if not rest.startswith(head):
             raise DataError(f"not in the form 'Page 1: ...': {text!r:.100}")
         snippet = rest[len(head) :].partition(following)[0]
-        snippets.append(snippet)
+        snippets.append(field_text(snippet))
         rest = rest[len(head) + len(snippet) + 1 :]
     return [Record(rank=rank, title="", snippet=snippet, provider=IMPORTED) for rank, snippet in enumerate(snippets, 1)]
 

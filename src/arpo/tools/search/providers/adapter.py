@@ -14,7 +14,7 @@ from arpo.errors import ArpoError
 from arpo.tools.results import clean
 from arpo.tools.search.record import Record
 
-LONGEST = 20_000
+LONGEST = 10_000
 """Characters of a field that are kept."""
 
 
