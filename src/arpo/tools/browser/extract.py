@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from arpo.errors import ToolSetupError
+from arpo.tools.browser.defusing import harmless
 from arpo.tools.browser.errors import PageError
 from arpo.tools.limits import Turns
-from arpo.tools.results import clean
 from arpo.tools.running import off_the_clock
 
 MAX_CHARS = 400_000
@@ -152,10 +152,10 @@ class Extractor:
             answer = await self._ask(request | {"plain": True}, body)
         if "error" in answer:
             word = str(answer["error"])
-            raise PageError("content", _SENTENCES.get(word, "The document is too complicated to be read."))
+            raise PageError("content", _SENTENCES.get(word, _SENTENCES["too_big"]), lasting=word != "died")
         return Extracted(
-            clean(str(answer["title"])),
-            clean(str(answer["text"]))[:MAX_CHARS],
+            harmless(str(answer["title"])),
+            harmless(str(answer["text"]))[:MAX_CHARS],
             str(answer["method"])[:20],
             int(answer.get("pages", 0)),
             bool(answer["truncated"]),

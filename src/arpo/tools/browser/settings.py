@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from arpo.engine.settings import OpenAISettings
 from arpo.settings import Frozen
 from arpo.tools.limited import LimitedSettings
+from arpo.tools.search.cache_settings import CacheSettings
 
 CONTENT_TYPES = (
     "text/html",
@@ -120,7 +121,13 @@ class BrowserSettings(LimitedSettings):
     max_pages: int = Field(50, ge=1)
     """Pages of a PDF that are read, the first ones."""
 
-    summary: SummarySettings = SummarySettings()
+    ca_file: str | None = None
+    """Certificates to trust instead of those that browsers do, in PEM; for closed networks."""
+
+    cache: CacheSettings = Field(default_factory=CacheSettings)
+    """Pages and summaries are kept here. With mode = "read_only" nothing is fetched."""
+
+    summary: SummarySettings = Field(default_factory=SummarySettings)
 
     @field_validator("allow_hosts", "block_hosts", "content_types", mode="before")
     @classmethod
