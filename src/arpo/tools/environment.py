@@ -113,7 +113,7 @@ class _Instance:
     def __init__(self, thing: Any) -> None:
         self.thing = thing
         self._lock = threading.Lock()
-        self._busy = self._ended = False
+        self._busy = self._left = False
 
     def begin(self) -> None:
         self._busy = True
@@ -124,14 +124,14 @@ class _Instance:
             return job()
         finally:
             with self._lock:
-                self._busy, late = False, self._ended
-            if late:
+                self._busy, left = False, self._left
+            if left:
                 self._close_here()
 
     def ended(self) -> bool:
         """Nobody wants it any more. True if nobody is at work on it, so that it can be closed now."""
         with self._lock:
-            self._ended = True
+            self._left = self._busy
             return not self._busy
 
     def _close_here(self) -> None:
@@ -160,11 +160,12 @@ class ClassEnvironment:
         self._refuse_options()
 
     def _refuse_options(self) -> None:
+        constructor = inspect.signature(self._cls).replace(return_annotation=inspect.Signature.empty)
         try:
-            inspect.signature(self._cls).bind(**self._options)
+            constructor.bind(**self._options)
         except TypeError as error:
             raise ToolSetupError(
-                f"environment {self.name}: its options do not fit {self.name}{inspect.signature(self._cls)}: {error}"
+                f"environment {self.name}: its options do not fit {self._cls.__name__}{constructor}: {error}"
             ) from error
 
     async def start(self, context: ToolContext) -> _Instance:

@@ -84,7 +84,8 @@ def imported(settings: ImportSettings, around: Surroundings) -> Sequence[Tool]:
             raise ToolSetupError(f"{where}: it is a tool already, so it takes no options; leave them out")
         return [thing]
     if is_environment(thing):
-        return tools_of(thing, settings.options)
+        with _telling(where, "and that `options` fit it"):
+            return tools_of(thing, settings.options)
     with _telling(where, "and that `options` fit it"):
         made = thing(**settings.options)
     tools = list(made) if isinstance(made, list | tuple) else [made]
