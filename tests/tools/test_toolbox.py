@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import textwrap
+import unicodedata
 from types import SimpleNamespace
 
 import pytest
@@ -120,6 +121,14 @@ def test_cap_says_how_much_was_cut():
 def test_clean_replaces_what_could_fool_a_terminal_or_a_tokenizer():
     assert clean("a\x1b[31mb\x00c\ud800d\u202ee\r\nf\tg") == "a\ufffd[31mb\ufffdc\ufffdd\ufffde\nf\tg"
     assert clean("Côte d'Ivoire 北京") == "Côte d'Ivoire 北京"
+
+
+def test_clean_replaces_all_control_characters_and_surrogates_and_nothing_else():
+    kept = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code)) not in ("Cc", "Cs")]
+    overrides = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    assert clean("".join(kept)) == "".join("\ufffd" if char in overrides else char for char in kept)
+    rest = sorted(set(map(chr, range(0x110000))) - set(kept) - {"\n", "\t"})
+    assert clean("|".join(rest)) == "|".join("\ufffd" * len(rest))
 
 
 async def test_stats_are_taken_and_start_again():

@@ -2,14 +2,15 @@
 
 import itertools
 import math
-import unicodedata
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from arpo.tools.base import ToolResult, ToolStatus
 
-_BIDIRECTIONAL = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+"""Unicode's categories Cc and Cs but for newline and tab, and the bidirectional overrides and isolates."""
 _TOLD = 500
 """Characters of a failure that are kept for logs and `data`."""
 DATA = 262_144
@@ -139,10 +140,4 @@ def clean(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join("\ufffd" if _unsafe(char) else char for char in text.replace("\r\n", "\n"))
-
-
-def _unsafe(char: str) -> bool:
-    if char in "\n\t":
-        return False
-    return unicodedata.category(char) in ("Cc", "Cs") or char in _BIDIRECTIONAL
+    return _UNSAFE.sub("\ufffd", text.replace("\r\n", "\n"))
