@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from arpo.engine import smollm2
+from arpo.protocol.hermes import HermesDialect
+from arpo.protocol.settings import DialectSettings
 from arpo.protocol.tags import TagsDialect
 from arpo.task import ask
 from arpo.tree import Finish
@@ -42,3 +44,19 @@ def test_results_hold_no_control_token(dialect):
 def test_a_call(dialect):
     ids = dialect.tokenizer.encode("<think>hm</think>\n<search>\nChad area\n</search>", add_special_tokens=False)
     assert dialect.parse(ids, Finish.CALL).call.arguments == {"query": "Chad area"}
+
+
+def test_hermes_calls_in_its_own_template(dialect):
+    """SmolLM2's template knows no tools, so results are messages of the user; the ids are those of the template."""
+    one = HermesDialect(dialect.tokenizer, [SEARCH], DialectSettings(type="hermes"))
+    call = '<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_call>'
+    sampled = one.tokenizer.encode(call, add_special_tokens=False)
+    assert one.parse(sampled, Finish.CALL).call.arguments == {"query": "x"}
+    task = ask("How large is Chad?", "1")
+    conversation = [
+        *one.messages(task),
+        {"role": "assistant", "content": call},
+        {"role": "user", "content": "<tool_response>\n17\n</tool_response>"},
+    ]
+    rendered = one.tokenizer.encode(one.template.text(conversation), add_special_tokens=False)
+    assert [*one.prompt(task).tolist(), *sampled, *one.result("17").tolist()] == rendered

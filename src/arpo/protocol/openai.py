@@ -7,7 +7,8 @@ conversation, in which calls and results are OpenAI's messages, and a *response 
 tokenizer's `response_template`) reads a segment's text back into an OpenAI message. That gives gpt-oss, GLM, Gemma 4,
 LFM 2.5 and whatever comes with such a template their native calls without a dialect of their own.
 
-Where the tokenizer carries none, settings name one, or TRL's table of known chat templates is asked. A call whose end
+Where the tokenizer carries none, settings name one, or TRL's table of known chat templates is asked (that of gpt-oss is
+here, because the model does not write calls quite as its chat template does). A call whose end
 is a fixed text has it as stop string; else segments end with an end token. transformers types arguments leniently
 ("1" is true), so it is asked for text and the tool's schema decides, as in every dialect. Reasoning is what the
 response template says it is: calls in it are never read.
@@ -29,6 +30,24 @@ from arpo.protocol.settings import DialectSettings
 from arpo.protocol.wrapped import spoken
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
+_TOOL = r"to=functions\.(?P<name>[^\s<]+)"
+_AS_JSON = r"\s*(?:<\|constrain\|>)?\s*json\s*<\|message\|>"
+HARMONY: dict[str, Any] = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": "<|start|>assistant",
+    "fields": {
+        "thinking": {"open": "<|channel|>analysis<|message|>", "close": "<|end|>", "content": "text"},
+        "content": {"open": "<|channel|>final<|message|>", "close": "<|return|>", "content": "text"},
+        "tool_calls": {
+            "open_pattern": rf"(?:<\|channel\|>commentary\s+)?{_TOOL}\s*(?:<\|channel\|>commentary)?{_AS_JSON}",
+            "close": "<|call|>",
+            "repeats": True,
+            "content": "json",
+            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+        },
+    },
+}
+"""gpt-oss: the recipient before the channel, as its chat template writes it, or behind it, as the model does."""
 _META = re.compile(r"[()\[\]{}*+?.^$|]")
 
 
@@ -83,10 +102,11 @@ class OpenaiDialect(ChatDialect):
 
 
 def response_template(tokenizer: Any, given: Mapping[str, Any] | str | None) -> dict[str, Any]:
-    """The settings' response template, the tokenizer's, or what TRL knows of its chat template. Raises ConfigError."""
+    """The settings' response template, the tokenizer's, ours for gpt-oss, or what TRL knows. Raises ConfigError."""
     if isinstance(given, str):
         return _from_file(Path(given))
-    found = given or getattr(tokenizer, "response_template", None) or _known_to_trl(tokenizer)
+    known = HARMONY if "<|channel|>" in str(tokenizer.chat_template) else None
+    found = given or getattr(tokenizer, "response_template", None) or known or _known_to_trl(tokenizer)
     if not found:
         raise ConfigError(
             f'protocol.type = "openai": the tokenizer {tokenizer.name_or_path!r} has no response template and TRL '

@@ -117,10 +117,19 @@ def _line_breaks(text: str) -> str:
 def _python(text: str) -> Any:
     """The Python literal that `text` is, if JSON can say the same; else None. Nothing is evaluated."""
     try:
-        value = ast.literal_eval(text.strip())
+        tree = ast.parse(text.strip(), mode="eval")
+        if any(_repeats(node) for node in ast.walk(tree)):
+            return None
+        value = ast.literal_eval(tree)
         return strictly(json.dumps(value, allow_nan=False))
     except _BROKEN:
         return None
+
+
+def _repeats(node: ast.AST) -> bool:
+    """True for a dict in which a key stands twice."""
+    keys = [key.value for key in node.keys if isinstance(key, ast.Constant)] if isinstance(node, ast.Dict) else []
+    return len(set(keys)) < len(keys)
 
 
 def objects(text: str) -> list[tuple[int, int]]:

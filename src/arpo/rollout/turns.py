@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from arpo.errors import ConfigError
 from arpo.protocol.base import Call, Dialect, ParseCode, ParseResult
 from arpo.rollout.branching import ToolOutcome
 from arpo.rollout.notices import NO_CALLS_LEFT, correction
@@ -45,6 +46,11 @@ class Turns:
         self.dropped = False
         """A tool that is out of order has asked for the whole group to be dropped."""
         self._empty_result = len(dialect.result(""))
+        if 2 * self._empty_result > settings.max_result_tokens:
+            raise ConfigError(
+                f"rollout.max_result_tokens = {settings.max_result_tokens} is too short for the {self._empty_result} "
+                f"tokens around each result; set it to {2 * self._empty_result} or more"
+            )
 
     async def respond(self, walk: Walk, finish: Finish) -> bool:
         """Answer what the segment that ended with `finish` asked for; False if the trajectory is over."""
