@@ -14,7 +14,7 @@ are finished range by range. So memory holds one block, the distinct words, and 
 import json
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -92,8 +92,9 @@ class PostingsWriter:
         indices = _new(self._folder / "indices.csc.index.npy", np.int32, starts[-1])
         peaks = np.zeros(len(counts), np.float32)
         formula = _Formula(counts, np.frombuffer(self._lengths, np.int32), rank_D)
+        blocks = [np.load(path, mmap_mode="r") for path in self._blocks]
         for low, high in _ranges(starts, self._block):
-            keys, times = self._gathered(low, high)
+            keys, times = _gathered(blocks, low, high)
             words, documents = keys >> 32, (keys & 0xFFFFFFFF).astype(np.int32)
             here = slice(starts[low], starts[high])
             indices[here], data[here] = documents, formula.scores(words, documents, times)
@@ -101,16 +102,16 @@ class PostingsWriter:
         np.save(self._folder / "peaks.npy", peaks)
         (self._folder / "params.index.json").write_text(_parameters(len(self._lengths)), encoding="utf-8")
 
-    def _gathered(self, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
-        """The pairs of the words `low` up to `high`, of all blocks, by word and document."""
-        parts = []
-        for path in self._blocks:
-            block = np.load(path, mmap_mode="r")
-            ends = np.searchsorted(block[0], (low << 32, high << 32))
-            parts.append(block[:, ends[0] : ends[1]])
-        keys, times = np.concatenate(parts, axis=1)
-        order = np.argsort(keys, kind="stable")
-        return keys[order], times[order]
+
+def _gathered(blocks: Sequence[np.ndarray], low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+    """The pairs of the words `low` up to `high`, of all blocks, by word and document."""
+    parts = []
+    for block in blocks:
+        ends = np.searchsorted(block[0], (low << 32, high << 32))
+        parts.append(block[:, ends[0] : ends[1]])
+    keys, times = np.concatenate(parts, axis=1)
+    order = np.argsort(keys, kind="stable")
+    return keys[order], times[order]
 
 
 class _Formula:
