@@ -126,7 +126,8 @@ def test_clean_replaces_what_could_fool_a_terminal_or_a_tokenizer():
 def test_clean_replaces_all_control_characters_and_surrogates_and_nothing_else():
     chars = [chr(code) for code in [*range(0x10000), *range(0x10000, 0x110000, 101)]]
     overrides = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-    unsafe = [unicodedata.category(char) in ("Cc", "Cs") and char not in "\n\t" or char in overrides for char in chars]
+    control = [unicodedata.category(char) in ("Cc", "Cs") and char not in "\n\t" for char in chars]
+    unsafe = [bad or char in overrides for char, bad in zip(chars, control, strict=True)]
     cleaned = ["\ufffd" if bad else char for char, bad in zip(chars, unsafe, strict=True)]
     assert clean("|".join(chars)) == "|".join(cleaned)
 
