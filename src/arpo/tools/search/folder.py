@@ -30,6 +30,8 @@ FORMAT = 2
 MANIFEST = "manifest.json"
 _BLOCK = 4096
 _BLOCKS = 32
+_WHOLE = 16 << 20
+"""Bytes of a corpus up to which it is hashed whole."""
 _REMEDY = "build the index again, or point tools.search.corpus to a complete one"
 
 
@@ -152,6 +154,6 @@ def fingerprint(path: Path) -> str:
     time of the file.
     """
     facts = path.stat()
-    if facts.st_size <= 16 << 20:
+    if facts.st_size <= _WHOLE:
         return digest(path)
     return f"{facts.st_size} bytes, {facts.st_mtime_ns}, {sample(path)}"
