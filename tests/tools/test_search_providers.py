@@ -207,10 +207,27 @@ async def test_a_silent_server_is_transient(server, tmp_path):
     address = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
     options = settings(server, "tavily", tmp_path, timeout=0.05).model_copy(update={"base_url": address})
     [made] = online(options, Surroundings())
-    with pytest.raises(TransientError, match="ReadTimeout"):
+    with pytest.raises(TransientError, match="no whole answer within"):
         await search(made)
     released.set()
     silent.close()
+
+
+async def test_an_answer_that_trickles_is_the_machinerys_fault_and_not_a_time_out_of_the_policys(server, tmp_path):
+    async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+        for _ in range(1000):
+            writer.write(b" ")
+            await asyncio.sleep(0.01)
+
+    slow = await asyncio.start_server(trickle, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{slow.sockets[0].getsockname()[1]}"
+    options = settings(server, "tavily", tmp_path, timeout=0.2, retries=0).model_copy(update={"base_url": address})
+    toolbox = build([options])
+    result = await toolbox.call("search", {"query": "q"}, HERE)
+    assert (result.status, "no whole answer within 0.18 s" in result.data["error"]) == (ToolStatus.INFRA_ERROR, True)
+    await toolbox.close()
+    slow.close()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """`arpo tools`: the tools of a configuration, and one call of one of them, through the path that a rollout uses."""
 
 import asyncio
-import importlib.util
 import json as codec
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
     from arpo.tools.toolbox import ToolBox
 
 app = App(name="tools", help="The tools of a configuration: list them, call one.")
-if importlib.util.find_spec("arpo.cli.cache") is not None:
-    app.command("arpo.cli.cache:app", name="cache")
+app.command("arpo.cli.cache:app", name="cache")
 
 FAULT, DOWN = 1, 6
 """Exit codes: the call was at fault, timed out or ran into a limit; the machinery failed."""

@@ -1,11 +1,12 @@
 """Search through a provider on the web, behind the cache; and how a run's settings become such a search."""
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from arpo.errors import ToolSetupError
-from arpo.tools.base import Tool, ToolError
+from arpo.tools.base import Tool, ToolError, TransientError
 from arpo.tools.registry import Surroundings
 from arpo.tools.search.cache import Cache, CacheKey, CacheMiss, Entry, normalise
 from arpo.tools.search.legacy import PAGES, imported_keys, read_pages
@@ -15,6 +16,9 @@ from arpo.tools.search.providers.search_server import SearchServer
 from arpo.tools.search.record import Found, Record
 from arpo.tools.search.tool import SearchTool
 from arpo.tools.search.web_settings import SearchCacheSettings, WebSearchSettings
+
+_SHARE = 0.9
+"""Of a call's time limit, for the provider."""
 
 
 class WebSource:
@@ -42,15 +46,24 @@ class WebSource:
         if len(asked) > self.adapter.max_query:
             raise ToolError(f"The query has {len(asked)} characters; at most {self.adapter.max_query} are allowed.")
         try:
-            entry, hit = await self.cache.through(
-                self._key(query, asked, k), lambda: self._fetch(asked, k), also=self._imported(asked)
-            )
+            entry, hit = await self._through(self._key(query, asked, k), asked, k)
         except CacheMiss:
             if self._settings.on_miss == "error":
                 raise
             self.cache.stats.fallbacks += 1
             return Found(records=[], missing=True)
         return Found(records=entry_records(self.adapter, entry)[:k], cached=hit)
+
+    async def _through(self, key: CacheKey, asked: str, k: int) -> tuple[Entry, bool]:
+        """A provider that keeps silent is the machinery's fault, so this ends before the call's own time limit, which
+        would be the policy's.
+        """
+        limit = None if self._http is None else _SHARE * self._http.timeout
+        try:
+            async with asyncio.timeout(limit):
+                return await self.cache.through(key, lambda: self._fetch(asked, k), also=self._imported(asked))
+        except TimeoutError:
+            raise TransientError(f"{self.name}: no whole answer within {limit:g} s") from None
 
     def _key(self, query: str, asked: str, k: int) -> CacheKey:
         shape, version = self.adapter.shape(k), self.adapter.version

@@ -81,6 +81,8 @@ class Http:
         loop = asyncio.get_running_loop()
         client = self._clients.get(loop)
         if client is None:
+            for gone in [each for each in self._clients if each.is_closed()]:
+                del self._clients[gone]  # its connections went with it
             client = self._clients[loop] = httpx.AsyncClient(
                 headers=_HEADERS, timeout=self.timeout, trust_env=False, follow_redirects=False, verify=_tls()
             )
