@@ -127,26 +127,22 @@ def _vllm() -> Iterator[Finding]:
 
 
 def _sandbox() -> Iterator[Finding]:
-    """Run a line of Python through the tool itself."""
-    import asyncio
+    """Run a line of Python in the best sandbox that this machine allows, and see whether its packages are there."""
+    from arpo.errors import ToolSetupError
+    from arpo.tools.sandbox import ladder
 
-    from arpo.tools.registry import build
-    from arpo.tools.settings import PythonSettings
-
-    async def answer() -> str:
-        from arpo.tools.base import ToolContext
-
-        toolbox = build([PythonSettings()])
-        try:
-            return (await toolbox.call("python", {"code": "print(6 * 7)"}, ToolContext())).text.strip()
-        finally:
-            await toolbox.close()
-
-    text = asyncio.run(answer())
-    good = text == "42"
-    detail = f"pydantic-monty {_version('pydantic-monty')}" if good else f"print(6 * 7) gave {text!r}"
-    fix = "" if good else "pip install --force-reinstall pydantic-monty"
-    yield Finding("sandbox", "ok" if good else "problem", f"{detail}; no file system, no network", fix, required=True)
+    try:
+        sandbox = ladder.choose(preload=())
+    except ToolSetupError as error:
+        yield Finding("sandbox", "problem", "no sandbox for the Python tool works here", str(error), required=True)
+        return
+    sandbox.end()
+    detail = f"{sandbox.name}: {ladder.CONTAINS[sandbox.name]}"
+    yield Finding("sandbox", "ok", detail, "; ".join(sandbox.refused), required=True)
+    missing = [name for name in ladder.PRELOAD if importlib.util.find_spec(name) is None]
+    if missing:
+        names = " ".join(missing)
+        yield Finding("sandbox: packages", "missing", names, f"pip install {names}", required=True)
 
 
 def _trackers() -> Iterator[Finding]:

@@ -67,9 +67,10 @@ def check_readable(view: View) -> None:
 
 
 def _shared_mb() -> float:
-    """MiB of the loader that its copies share with it."""
+    """MiB that count as resident in a new copy of the loader. A copy begins without the pages of files."""
     with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") / (1 << 20)
+        resident, of_files = map(int, file.read().split()[1:3])
+    return (resident - of_files) * os.sysconf("SC_PAGESIZE") / (1 << 20)
 
 
 class NamespaceRung:

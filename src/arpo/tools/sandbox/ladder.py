@@ -24,6 +24,11 @@ from arpo.tools.sandbox.syscalls import supported
 Backend = Literal["auto", "namespace", "landlock"]
 PRELOAD = ("numpy", "sympy", "scipy", "pandas")
 RUNGS = ("namespace", "landlock")
+CONTAINS = {
+    "namespace": "files, network, processes, memory in all; own kernel namespaces",
+    "landlock": "files, network, signals, memory in all; names of files can be found out",
+}
+"""What each rung keeps apart from the machine, in a line for the doctor."""
 _ELSE = "Or set another `backend` of the tool: monty (no packages), fusion, e2b"
 NOBODY = 65534
 """The user and group that a sandbox started by root runs as."""
@@ -44,9 +49,12 @@ def choose(backend: Backend = "auto", preload: tuple[str, ...] = PRELOAD, *, slo
     reasons = []
     for rung in RUNGS if backend == "auto" else (backend,):
         try:
-            return _tried(rung, preload, slots or len(os.sched_getaffinity(0)))
+            sandbox = _tried(rung, preload, slots or len(os.sched_getaffinity(0)))
         except RungError as error:
             reasons.append(f"{rung}: {error}; to allow it: {' or '.join(lines(rung))}")
+        else:
+            sandbox.refused = tuple(reasons)
+            return sandbox
     raise ToolSetupError(f"tool 'python': no sandbox works here. {'. '.join(reasons)}. {_ELSE}")
 
 

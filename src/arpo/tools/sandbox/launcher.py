@@ -45,6 +45,8 @@ class LocalSandbox:
         )
         self.versions: dict[str, str] = self._pump.ready["packages"]
         self.facts: dict[str, Any] = self._pump.ready["facts"]
+        self.refused: tuple[str, ...] = ()
+        """Why no better rung than this works here, with the remedies."""
         self._pid = os.getpid()
 
     async def run(self, request: ExecRequest) -> ExecResult:

@@ -26,6 +26,7 @@ _MOST_RUNS = 128
 _DEAF = 20.0
 """Seconds in which the loader has to start or end a run; later it is started anew."""
 _TRIES = 2
+_CLOSED = "the sandbox was closed"
 
 
 class Job:
@@ -70,13 +71,15 @@ class Pump:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._rung, selectors.EVENT_READ, self._woken)
         self._selector.register(self._loader.control, selectors.EVENT_READ, self._hear)
-        self._closing = False
+        self._closing = self._over = False
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._live, name="arpo-sandbox", daemon=True)
         self._thread.start()
 
     def submit(self, job: Job) -> None:
-        """From any thread."""
-        self._order(lambda: self._take(job))
+        """From any thread. After `close` the job is finished at once."""
+        if not self._order(lambda: self._take(job)):
+            self._give(job, ExecResult(status=ExecStatus.INFRA_ERROR, error=_CLOSED, backend=self._config["rung"]))
 
     def end_job(self, job: Job, why: ExecStatus) -> None:
         """From any thread."""
@@ -84,14 +87,18 @@ class Pump:
 
     def close(self) -> None:
         """End all; returns when the loader and everything that it started are gone."""
-        if self._thread.is_alive():
-            self._order(self._stop)
-            self._thread.join()
+        self._order(self._stop)
+        self._thread.join()
 
-    def _order(self, action: Callable[[], None]) -> None:
-        self._orders.append(action)
-        with contextlib.suppress(BlockingIOError):
-            self._bell.send(b"x")
+    def _order(self, action: Callable[[], None]) -> bool:
+        """Have the thread do it. False if it has ended."""
+        with self._lock:
+            if self._over:
+                return False
+            self._orders.append(action)
+            with contextlib.suppress(BlockingIOError):
+                self._bell.send(b"x")
+            return True
 
     def _stop(self) -> None:
         self._closing = True
@@ -116,7 +123,7 @@ class Pump:
 
     def _take(self, job: Job) -> None:
         self._waiting.append(job)
-        if self._loader is None:
+        if self._loader is None and not self._closing:
             try:
                 self._start_loader()
             except OSError as error:
@@ -304,8 +311,12 @@ class Pump:
         self._waiting.clear()
 
     def _wind_up(self) -> None:
-        self._fail_all("the sandbox was closed")
+        with self._lock:
+            self._over = True
         self._drop_loader()
+        while self._orders:
+            self._orders.popleft()()
+        self._fail_all(_CLOSED)
         self._selector.close()
         self._bell.close()
         self._rung.close()
