@@ -36,7 +36,7 @@ def tools():
         {"name": "echo", "description": "says it again", "inputSchema": schema, "annotations": read_only},
         {"name": "remember", "description": "keeps words", "inputSchema": ECHO},
         {"name": "start", "description": "starts a helper", "inputSchema": ANY},
-        {"name": "die", "description": "ends", "inputSchema": ANY},
+        {"name": "die", "description": "ends", "inputSchema": {**ECHO, "required": []}},
         {"name": "hang", "description": "does not answer", "inputSchema": ANY},
         {"name": "large", "description": "says much", "inputSchema": ANY},
         {"name": "endless", "description": "does not stop", "inputSchema": ANY},
