@@ -131,15 +131,17 @@ def _write(tantivy: Any, docs: Iterable[Document], scratch: Path, folder: Path, 
     """All files of an index but its manifest; returns the number of documents."""
     writer = tantivy.Index(_schema(tantivy), path=str(scratch)).writer(_HEAP, num_threads=1)
     marks = array("Q")
-    for number, doc in enumerate(docs, 1):
-        writer.add_document(_stored(tantivy, doc))
-        marks.append(int.from_bytes(hashlib.blake2b(doc.id.encode(), digest_size=8).digest(), "little"))
-        if number % EVERY == 0:
-            progress(number)
-    _check(np.frombuffer(marks, np.uint64), folder)
+    try:
+        for number, doc in enumerate(docs, 1):
+            writer.add_document(_stored(tantivy, doc))
+            marks.append(int.from_bytes(hashlib.blake2b(doc.id.encode(), digest_size=8).digest(), "little"))
+            if number % EVERY == 0:
+                progress(number)
+        _check(np.frombuffer(marks, np.uint64), folder)
+        writer.commit()
+    finally:
+        writer.wait_merging_threads()  # until then they write, also into a folder that is given up
     progress(len(marks))
-    writer.commit()
-    writer.wait_merging_threads()
     return len(marks)
 
 
