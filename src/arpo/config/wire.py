@@ -23,6 +23,7 @@ from arpo.protocol.base import Dialect
 from arpo.rollout.agent import Agent
 from arpo.seeds import derive
 from arpo.task import Task
+from arpo.tools.toolbox import ToolBox
 from arpo.train.loop import HeldOut, Plan, Setup
 from arpo.tree import RolloutTree
 
@@ -61,7 +62,19 @@ def build_policy(config: Config, tasks: Sequence[Task] = (), *, trains: bool = F
     refuse_unbacked_vocabulary(config.model.path, tokenizer, toolbox.names)
     dialect = build_dialect(config.protocol, tokenizer, toolbox.tools)
     engine = build_engine(config.engine, config.model, tokenizer, model, vocab_size=vocab_size)
+    _lend_policy(toolbox, engine, tokenizer, config.model.path)
     return Policy(model, tokenizer, Agent(engine, dialect, toolbox, vocab_size))
+
+
+def _lend_policy(toolbox: ToolBox, engine: Any, tokenizer: Any, name: str) -> None:
+    """Let the tools that want the policy's own words have them."""
+    waiting: list[Any] = [tool for tool in toolbox.tools if getattr(tool, "wants_policy", False)]
+    if not waiting:
+        return
+    from arpo.tools.browser.engine_text import EngineText
+
+    for tool in waiting:
+        tool.bind(EngineText(engine, tokenizer, name))
 
 
 def _weights(config: Config, trains: bool) -> tuple[Any, Any, int]:
