@@ -38,7 +38,7 @@ def import_(
     with _opened(path, readonly=False) as store:
         report = import_file(file, store)
     nothing = f", {report.negative} of which found nothing" if report.negative else ""
-    print(f"{path}: {report.taken} entries imported from {file}{nothing}")
+    print(f"{path}: {_entries(report.taken)} imported from {file}{nothing}")
     _tell(report)
     return 0
 
@@ -56,7 +56,7 @@ def export(
     with _opened(_path(cache), readonly=True) as store:
         report = export_file(store, file, READERS)
     kept = f", {report.kept} kept that were there" if report.kept else ""
-    print(f"{file}: {report.taken} entries written{kept}")
+    print(f"{file}: {_entries(report.taken)} written{kept}")
     _tell(report)
     return 0
 
@@ -74,7 +74,7 @@ def stats(
     if json:
         print(codec.dumps({"path": str(path), "sha256": digest, "contents": rows}, indent=2))
         return 0
-    print(f"{path}: {sum(row['entries'] for row in rows)} entries, content {digest}")
+    print(f"{path}: {_entries(sum(row['entries'] for row in rows))}, content {digest}")
     for row in rows:
         print("  " + _line(row))
     return 0
@@ -96,7 +96,15 @@ def _line(row: dict[str, Any]) -> str:
     nothing = f" ({row['negative']} found nothing)" if row["negative"] else ""
     dates = [datetime.fromtimestamp(row[name], UTC).date() for name in ("oldest", "newest") if row[name] is not None]
     when = f"fetched {dates[0]} to {dates[1]}" if dates else "fetched nobody knows when"
-    return f"{row['kind']} {row['provider']}: {row['entries']} entries{nothing}, {row['bytes'] / 1e6:.2f} MB, {when}"
+    return f"{row['kind']} {row['provider']}: {_entries(row['entries'])}{nothing}, {_size(row['bytes'])}, {when}"
+
+
+def _entries(count: int) -> str:
+    return f"{count} entry" if count == 1 else f"{count} entries"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"
 
 
 def _tell(report: "Report") -> None:
