@@ -52,7 +52,10 @@ class Robots:
         if known is None:
             async with self._manners.lookup(address.host):
                 known = self._fresh(address.origin) or await self._ask(address)
-        if known.closed or (known.rules is not None and not known.rules.can_fetch(address.url, TOKEN)):
+        if known.closed:
+            sentence = f"{address.host} cannot say whether programs may read this page; use another source."
+            raise PageError("robots", sentence, lasting=False)
+        if known.rules is not None and not known.rules.can_fetch(address.url, TOKEN):
             raise PageError("robots", f"{address.host} asks programs not to read this page; use another source.")
 
     def _fresh(self, origin: str) -> _Known | None:

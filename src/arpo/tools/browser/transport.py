@@ -12,8 +12,10 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import certifi
@@ -27,6 +29,8 @@ Resolver = Callable[[str, int], Awaitable[list[str]]]
 
 _CONNECT = 5.0
 """Seconds for each address of a host."""
+_LOOKUPS = 8
+"""Names looked up at once."""
 _MOST_ADDRESSES = 4
 """Of a host that are tried."""
 _OUR_END = {errno.ENETUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE, errno.ENOBUFS}
@@ -34,9 +38,15 @@ _NO_NAME = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """The operating system's answer, looked up in a thread."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    """The operating system's answer, looked up in a thread of our own: names that take long delay nobody else."""
+    look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_lookups(), look_up)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+@cache
+def _lookups() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_LOOKUPS, "browser-dns")
 
 
 class _Pinned(httpcore.AsyncNetworkBackend):

@@ -79,14 +79,14 @@ def _lenient(body: bytes, name: str) -> str:
 
 def html(text: str) -> dict[str, Any]:
     """Title and main text of a page, as Markdown; everything on it if no main text is found."""
-    import lxml.html
     import trafilatura
 
     tree = _tree(text)
     if tree is None:
         return plain(text)
+    title = _title(tree)  # what follows takes the tree apart
     found = trafilatura.extract(
-        lxml.html.fromstring(lxml.html.tostring(tree)),
+        tree,
         output_format="markdown",
         include_comments=False,
         include_tables=True,
@@ -95,7 +95,7 @@ def html(text: str) -> dict[str, Any]:
     )
     if not found:
         return plain(text)
-    return {"title": _title(tree), "text": found, "method": "trafilatura"}
+    return {"title": title, "text": found, "method": "trafilatura"}
 
 
 def plain(text: str) -> dict[str, Any]:
@@ -224,13 +224,10 @@ def _send(connection: socket.socket, header: dict[str, Any]) -> None:
 
 def _confine(memory_mb: int) -> None:
     """Limits that the process cannot lift again."""
-    most = memory_mb << 20
-    for kind, value in (
-        (resource.RLIMIT_AS, most),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_NOFILE, 64),
-    ):
+    limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0, resource.RLIMIT_NOFILE: 64}
+    if sys.platform == "linux":  # elsewhere the address space is not what a process uses
+        limits[resource.RLIMIT_AS] = memory_mb << 20
+    for kind, value in limits.items():
         resource.setrlimit(kind, (value, value))
 
 
