@@ -272,6 +272,16 @@ async def test_nothing_is_copied_for_branches_that_never_run() -> None:
     assert [book.ended for book in ledger.states] == [1, 1, 1]
 
 
+async def test_a_branch_that_opens_before_a_call_is_logged_knows_nothing_of_it() -> None:
+    ledger, session = Ledger("copy"), Session()
+    await write(session, ledger, "one")
+    await write(session, ledger, "two", logged=False)
+    child = session.fork()
+    session.append(step_of("two"))
+    assert await write(child, ledger, "other") == expected([step_of("one"), step_of("other")])
+    assert await write(session, ledger, "three") == expected([step_of("one"), step_of("two"), step_of("three")])
+
+
 async def test_a_copy_that_fails_is_a_replay(caplog: pytest.LogCaptureFixture) -> None:
     class Uncopyable(Ledger):
         def copy(self, state: Book) -> Book:
