@@ -33,6 +33,8 @@ CREATE TABLE IF NOT EXISTS entries (
     text TEXT NOT NULL, raw TEXT NOT NULL, body BLOB NOT NULL, meta TEXT NOT NULL, negative INTEGER NOT NULL,
     fetched_at REAL, content BLOB NOT NULL
 )"""
+_PARENTS: list[sqlite3.Connection | None] = []
+"""Connections that came here by a fork: neither used nor closed, since either would touch the parent's locks."""
 _T = TypeVar("_T")
 
 
@@ -90,7 +92,7 @@ class Store:
         self.readonly = readonly
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
-        self._process = 0
+        self._process = os.getpid()
         self._run(lambda connection: None)
 
     def get(self, key: CacheKey) -> Entry | None:
@@ -166,15 +168,20 @@ class Store:
     def close(self) -> None:
         """Close the file; the next call opens it again."""
         with self._lock:
-            if self._connection is not None and self._process == os.getpid():
+            if self._process != os.getpid():
+                _PARENTS.append(self._connection)
+            elif self._connection is not None:
                 self._connection.close()
-            self._connection = None
+            self._connection, self._process = None, os.getpid()
 
     def _run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         with self._lock:
             try:
-                if self._connection is None or self._process != os.getpid():
-                    self._connection, self._process = self._open(), os.getpid()
+                if self._process != os.getpid():
+                    _PARENTS.append(self._connection)
+                    self._connection, self._process = None, os.getpid()
+                if self._connection is None:
+                    self._connection = self._open()
                 return work(self._connection)
             except sqlite3.Error as error:
                 raise _told(self.path, error) from error
