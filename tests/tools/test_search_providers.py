@@ -315,6 +315,8 @@ async def test_queries_that_cannot_be_asked_are_the_models_business(server, tmp_
     for query, said in ((" \n", "empty"), ("x" * 401, "401 characters; at most 400")):
         with pytest.raises(ToolError, match=said):
             await search(tool(server, "tavily", tmp_path), query)
+    with pytest.raises(ToolError, match="51 words; at most 50"):
+        await search(tool(server, "brave", tmp_path), "a " * 51)
     assert server.requests == []
     lone = await search(tool(server, "tavily", tmp_path), "a \ud800 b")
     assert (lone.status, server.requests[0].body["query"]) == (ToolStatus.OK, "a \ufffd b")

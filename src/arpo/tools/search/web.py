@@ -41,10 +41,8 @@ class WebSource:
         Raises ToolError for a query that the provider does not take, CacheMiss, TransientError, or ProviderError.
         """
         asked = normalise(query, strip_prefix=self._settings.strip_prefix)
-        if not asked:
-            raise ToolError("The query is empty.")
-        if len(asked) > self.adapter.max_query:
-            raise ToolError(f"The query has {len(asked)} characters; at most {self.adapter.max_query} are allowed.")
+        if fault := self.adapter.query_fault(asked):
+            raise ToolError(fault)
         try:
             entry, hit = await self._through(self._key(query, asked, k), asked, k)
         except CacheMiss:

@@ -42,6 +42,8 @@ class Adapter(ABC):
     """Of the provider's own server."""
     max_query: int = 2048
     """Longest query in characters."""
+    max_words: int | None = None
+    """The same in words."""
     max_results: int = 100
     version: int = 1
     """Raised when the request changes in a way that `params` does not tell."""
@@ -62,6 +64,17 @@ class Adapter(ABC):
     @abstractmethod
     def records(self, payload: Any) -> list[Record]:
         """All results of an answer, best first. Raises ProviderError where it has not the provider's form."""
+
+    def query_fault(self, query: str) -> str:
+        """What the policy is to read of a query that the provider would not take; empty if it would."""
+        if not query:
+            return "The query is empty."
+        if len(query) > self.max_query:
+            return f"The query has {len(query)} characters; at most {self.max_query} are allowed."
+        words = len(query.split())
+        if self.max_words is not None and words > self.max_words:
+            return f"The query has {words} words; at most {self.max_words} are allowed."
+        return ""
 
     def shape(self, k: int) -> dict[str, Any]:
         """What shapes the answer besides the query, for the cache's key."""

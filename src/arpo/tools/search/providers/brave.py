@@ -11,12 +11,13 @@ _TAG = re.compile(r"</?strong>")
 
 
 class Brave(Adapter):
-    """GET /res/v1/web/search?q&count. At most 20 results, queries of at most 400 characters."""
+    """GET /res/v1/web/search?q&count. At most 20 results, queries of at most 400 characters and 50 words."""
 
     name = "brave"
     key_env = "BRAVE_API_KEY"
     address = "https://api.search.brave.com"
     max_query = 400
+    max_words = 50
     max_results = 20
 
     def request(self, query: str, k: int) -> Request:
