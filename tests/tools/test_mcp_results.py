@@ -139,6 +139,24 @@ async def test_an_answer_beyond_the_limit(box: ToolBox) -> None:
     assert (fits.status, len(fits.text)) == (ToolStatus.OK, 2000)
 
 
+@pytest.mark.parametrize(("text", "said"), [("\ud800", "half of a surrogate pair"), ("NaN", "not finite")])
+async def test_arguments_that_json_cannot_carry(text: str, said: str, box: ToolBox) -> None:
+    tool, arguments = ("wait", {"seconds": float("nan")}) if text == "NaN" else ("echo", {"text": text})
+    refused = await call(box, tool, **arguments)
+    assert (refused.status, said in refused.text) == (ToolStatus.TOOL_ERROR, True)
+    assert (await call(box, "echo", text="on")).text == "on"
+
+
+async def test_a_failing_call_leaves_its_neighbours_alone(box: ToolBox) -> None:
+    """-32000 is what the SDK says of a connection that is closed."""
+    neighbour = asyncio.create_task(call(box, "wait", seconds=0.3))
+    await asyncio.sleep(0.05)
+    for code in (-32603, -32000):
+        assert (await call(box, "refuse", code=code)).status is ToolStatus.INFRA_ERROR
+    assert (await call(box, "echo", text="on")).text == "on"
+    assert (await neighbour).text == "waited"
+
+
 async def test_secrets_stay_where_they_are(box: ToolBox) -> None:
     told = await call(box, "echo", text=f"the key is {KEY}")
     assert told.text == "the key is [hidden]"
@@ -205,6 +223,46 @@ def test_a_server_that_keeps_no_sessions_cannot_be_stateful(http: Http) -> None:
     server = http.settings(http.sessionless)
     with pytest.raises(ToolSetupError, match="keeps no sessions over HTTP"):
         build([McpSettings.model_validate({"server": server, "stateful": True})])
+
+
+async def test_a_large_answer_on_an_event_stream(http: Http) -> None:
+    """Sessions answer with event streams, which the SDK limits."""
+    settings = {"server": http.settings(), "stateful": True, "max_bytes": 50_000, "tools": ["large", "echo"]}
+    box = await asyncio.to_thread(build, [McpSettings.model_validate(settings)])
+    session = Session()
+    context = ToolContext("t", "r0", session=session)
+    large = await box.call("large", {"size": 60_000}, context)
+    assert large.text == "The answer is longer than 50000 bytes; ask for less at once."
+    assert (await box.call("echo", {"text": "on"}, context)).text == "on"
+    await session.close()
+    await box.close()
+
+
+@pytest.mark.parametrize(("status", "header"), [(401, "WWW-Authenticate: Bearer"), (429, "Retry-After: 7")])
+async def test_what_http_says_of_a_failure(status: int, header: str) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(65536)
+        writer.write(f"HTTP/1.1 {status} No\r\nContent-Length: 0\r\n{header}\r\nConnection: close\r\n\r\n".encode())
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp?key=secret-in-the-url"
+        with pytest.raises(ToolSetupError, match=rf"\(HTTP {status}\)") as raised:
+            await asyncio.to_thread(build, [McpSettings.model_validate({"server": {"url": url}})])
+    assert "secret-in-the-url" not in str(raised.value)
+
+
+def test_the_seconds_that_a_server_asks_to_wait_are_told_once() -> None:
+    import httpx2
+
+    from arpo.tools.mcp.http import Door
+
+    door = Door(4096)
+    door.note(httpx2.Response(200, headers={"retry-after": "9"}))
+    assert door.told("failed") == ("failed", None)
+    door.note(httpx2.Response(429, headers={"retry-after": "7", "mcp-session-id": "x"}))
+    assert [door.told("failed"), door.told("failed")] == [("failed (HTTP 429)", 7.0), ("failed", None)]
+    assert door.sessions
 
 
 def test_a_url_where_nobody_answers(http: Http) -> None:

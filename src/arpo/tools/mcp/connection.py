@@ -29,8 +29,10 @@ PAGES = 100
 """Pages of tools that are read."""
 _LEAVE = 1.5
 """Seconds that a connection has to end by itself."""
-_LASTING = (types.INVALID_PARAMS, types.METHOD_NOT_FOUND)
+_LASTING = (types.INVALID_PARAMS, types.METHOD_NOT_FOUND, types.PARSE_ERROR)
 """Codes of failures that will not be over in a moment."""
+_SESSION_GONE = (types.CONNECTION_CLOSED, types.INVALID_REQUEST)
+"""Codes by which the SDK says that a session over HTTP is no more."""
 
 
 class AnswerError(Exception):
@@ -50,7 +52,8 @@ class Connection:
         self.protocol = ""
         self._timeout, self._max_bytes, self._sessions = timeout, max_bytes, sessions
         self._leave = asyncio.Event()
-        self._child = Child()
+        self._under_way, self._retired = 0, False
+        self._child, self._door = Child(), http.Door(max_bytes)
         self._client: mcp.Client | None = None
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.opened.add_done_callback(lambda future: future.cancelled() or future.exception())
@@ -59,7 +62,7 @@ class Connection:
     @property
     def lost(self) -> bool:
         """It is of no more use."""
-        return self._holder.done() or self._leave.is_set()
+        return self._holder.done() or self._leave.is_set() or self._retired
 
     def when_ended(self, then: Callable[[], None]) -> None:
         """Call `then` once it has ended."""
@@ -69,6 +72,7 @@ class Connection:
         """What the server answers. Raises TransientError, or AnswerError for what will not be over in a moment."""
         if self.lost or self._client is None:
             raise TransientError(self._about("the connection is lost"))
+        self._under_way += 1
         try:
             return await self._client.call_tool(name, dict(arguments))
         except MCPError as error:
@@ -76,6 +80,10 @@ class Connection:
         except Exception as error:  # noqa: BLE001 - an answer that is none, by whatever the SDK says so
             failure = TransientError if self.lost or isinstance(error, OSError) else AnswerError
             raise failure(self._about(f"{name}: {type(error).__name__}: {error}")) from None
+        finally:
+            self._under_way -= 1
+            if self._retired and not self._under_way:
+                self._leave.set()
 
     async def _refused(self, name: str, error: MCPError) -> types.CallToolResult:
         """An error in the protocol. What is about these arguments is for the caller to mend, as long as the tool is
@@ -83,13 +91,14 @@ class Connection:
         """
         if error.code == types.INVALID_PARAMS and await self._still_offers(name):
             return _at_fault(error.message)
-        if error.code == TOO_LARGE or (error.code == types.PARSE_ERROR and http.TOO_LARGE in error.message):
+        if error.code == TOO_LARGE or http.too_large(error.message):
             return _at_fault(f"The answer is longer than {self._max_bytes} bytes; ask for less at once.")
         if error.code in _LASTING:
             raise AnswerError(self._about(f"{name}: {error.message}"))
-        if self.server.settings.url is not None:
-            self._leave.set()  # over HTTP a broken session looks like any other failure; a new one costs little
-        raise TransientError(self._about(f"{name}: {error.message}"))
+        if self.server.settings.url is not None and error.code in _SESSION_GONE:
+            self._retired = True  # for new calls; those under way may still have their answers
+        said, after = self._door.told(error.message)
+        raise TransientError(self._about(f"{name}: {said}"), after)
 
     async def _still_offers(self, name: str) -> bool:
         try:
@@ -114,7 +123,8 @@ class Connection:
     async def close(self) -> None:
         """End it, and the server if it was started for it. Takes about a second at the most."""
         self._leave.set()
-        await asyncio.wait((self._holder,), timeout=_LEAVE)
+        if self.opened.done():
+            await asyncio.wait((self._holder,), timeout=_LEAVE)
         if not self._holder.done():
             self._holder.cancel()
             await asyncio.wait((self._holder,), timeout=_LEAVE)
@@ -139,12 +149,12 @@ class Connection:
             transport: Any = self._standard_streams()
             self._client = await stack.enter_async_context(mcp.Client(transport))
         else:
-            client, counted = http.client(settings.headers, self._timeout, self._max_bytes)
+            client = http.client(settings.headers, self._timeout, self._door)
             await stack.enter_async_context(client)
             transport = streamable_http_client(settings.url, http_client=client, max_sse_event_size=self._max_bytes)
             mode = "legacy" if self._sessions else "auto"
             self._client = await stack.enter_async_context(mcp.Client(transport, mode=mode))
-            if self._sessions and not counted.sessions:
+            if self._sessions and not self._door.sessions:
                 raise ToolSetupError(self._about("it keeps no sessions over HTTP, so it cannot be stateful"))
         self.listed, self.info = await self.tools(), self._client.server_info
         self.protocol = self._client.protocol_version
@@ -161,8 +171,9 @@ class Connection:
 
     def _unreachable(self, error: BaseException) -> TransientError:
         said = f"no answer within {self._timeout:g} s" if isinstance(error, TimeoutError) else str(error)
+        said, after = self._door.told(said or type(error).__name__)
         end = self._child.told()
-        return TransientError(self._about("; ".join(part for part in (said or type(error).__name__, end) if part)))
+        return TransientError(self._about("; ".join(part for part in (said, end) if part)), after)
 
     def _about(self, text: str) -> str:
         return f"MCP server {self.server.name!r} ({self.server.shown}): {self.server.told(text)}"

@@ -1,7 +1,8 @@
 """Messages from a stream of bytes, one a line, of bounded size.
 
 A line beyond the limit is not kept, but its two ends are: the request that it answers is named at one of them. So the
-one call that asked for too much hears so, and the connection lives on for the others.
+one call that asked for too much hears so, and the connection lives on for the others. An answer that is no JSON (half a
+surrogate pair, say) is told in the same way.
 """
 
 import re
@@ -58,17 +59,17 @@ class Lines:
         kept, tail, size = bytes(self._kept), self._tail, self._size
         self._kept, self._tail, self._size = bytearray(), b"", 0
         if size > self._limit:
-            return _too_large(kept, tail)
+            return _instead(kept, tail, TOO_LARGE, "the answer is longer than max_bytes")
         try:
             return jsonrpc_message_adapter.validate_json(kept, by_name=False)
         except ValueError:
-            return None
+            return _instead(kept, tail, types.PARSE_ERROR, "the answer cannot be read as JSON")
 
 
-def _too_large(head: bytes, tail: bytes) -> types.JSONRPCError | None:
+def _instead(head: bytes, tail: bytes, code: int, message: str) -> types.JSONRPCError | None:
     """An error in place of the answer; None if it does not say what it answers."""
     found = _AT_HEAD.match(head) or _AT_TAIL.search(tail)
     if found is None:
         return None
-    error = types.ErrorData(code=TOO_LARGE, message="the answer is longer than max_bytes")
+    error = types.ErrorData(code=code, message=message)
     return types.JSONRPCError(jsonrpc="2.0", id=int(found.group(1)), error=error)

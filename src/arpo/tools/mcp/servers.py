@@ -62,7 +62,14 @@ def servers(settings: McpSettings, environ: Mapping[str, str] | None = None) -> 
     else:
         found = _chosen(_read(str(settings.config)), settings)
     values = os.environ if environ is None else environ
-    return [_filled(Server(name, one, one.url or str(one.command)), values) for name, one in found.items()]
+    return [_filled(Server(name, one, _shown(one)), values) for name, one in found.items()]
+
+
+def _shown(settings: ServerSettings) -> str:
+    """How a server is reached, without what may be secret of it: variables as they stand, no user, no query."""
+    if settings.url is None:
+        return str(settings.command)
+    return re.sub(r"//[^/]*@", "//", settings.url.partition("?")[0])
 
 
 def _chosen(found: dict[str, ServerSettings], settings: McpSettings) -> dict[str, ServerSettings]:

@@ -4,10 +4,11 @@ Waiting for a connection, or for one's turn at the server, is not the call's tim
 each trajectory has a connection, and so a process or a session of the server, of its own.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from arpo.tools.base import ToolContext, ToolResult
+from arpo.tools.base import ToolContext, ToolResult, ToolStatus
 from arpo.tools.limits import Gate
 from arpo.tools.mcp.connection import Connection, Link
 from arpo.tools.mcp.hub import Hub
@@ -26,6 +27,8 @@ class Source:
 
     async def call(self, tool: str, arguments: Mapping[str, Any], connection: Connection | None) -> ToolResult:
         """One call, on the shared connection if None is given, after waiting for its turn."""
+        if (unsendable := _unsendable(arguments)) is not None:
+            return ToolResult(ToolStatus.TOOL_ERROR, unsendable)
         with off_the_clock():
             await self.gate.enter()
         try:
@@ -39,6 +42,17 @@ class Source:
         assert self.link is not None
         with off_the_clock():
             return await self.hub.do(self.link.ready())
+
+
+def _unsendable(arguments: Mapping[str, Any]) -> str | None:
+    """What is wrong with arguments that JSON in UTF-8 cannot carry, though a policy can write them; None if nothing."""
+    try:
+        json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:
+        return "The arguments hold half of a surrogate pair, which is no text."
+    except ValueError:
+        return "The arguments hold a number that is not finite."
+    return None
 
 
 class ServerEnvironment:
