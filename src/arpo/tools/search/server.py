@@ -12,6 +12,7 @@ Queries run in threads, so that a long one holds up no other's connection; they 
 over the same folder cost next to no memory.
 """
 
+import asyncio
 import json
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,10 @@ MAX_BODY = 4 << 20
 MAX_QUERIES = 512
 """Of a request."""
 MAX_TOP_K = 100
+_PATIENCE = 30.0
+"""Seconds for the body of a request to come."""
+_CUT_OFF = (408, 413)
+"""Answers after which whoever goes on sending is not listened to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,7 @@ def application(index: Index, default_top_k: int = 3) -> "Starlette":
     async def refused(_: "Request", error: Exception) -> "Response":
         status = error.status if isinstance(error, RequestError) else getattr(error, "status_code", 500)
         said = str(error) if isinstance(error, RequestError) else getattr(error, "detail", "The search failed.")
-        return JSONResponse({"detail": said}, status)
+        return JSONResponse({"detail": said}, status, {"Connection": "close"} if status in _CUT_OFF else None)
 
     return Starlette(
         routes=[Route("/retrieve", retrieve, methods=["POST"]), Route("/health", health)],
@@ -131,10 +136,14 @@ def application(index: Index, default_top_k: int = 3) -> "Starlette":
 
 async def _body(request: "Request") -> bytes:
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY:
-            raise RequestError(f"The body may have {MAX_BODY} bytes.", 413)
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_BODY:
+                    raise RequestError(f"The body may have {MAX_BODY} bytes.", 413)
+    except TimeoutError as error:
+        raise RequestError(f"The body did not come within {_PATIENCE:g} s.", 408) from error
     return bytes(body)
 
 
