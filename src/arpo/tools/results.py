@@ -17,6 +17,8 @@ DATA = 262_144
 """Characters of `data`, about."""
 _EACH = 8
 """Characters that a value counts for besides its text."""
+_DEEP = 32
+"""How deep data that are cut may be nested."""
 
 
 def checked(returned: Any) -> ToolResult:
@@ -77,29 +79,32 @@ def _size(value: Any, limit: int) -> int:
 
 
 class _Cut:
-    """Copies plain values until `room` characters are used up."""
+    """Copies plain values until `room` characters are used up, and not deeper than _DEEP."""
 
     def __init__(self, room: int) -> None:
         self.room = room
 
-    def mapping(self, value: Mapping[Any, Any]) -> dict[str, Any]:
+    def mapping(self, value: Mapping[Any, Any], depth: int = 0) -> dict[str, Any]:
         copied: dict[str, Any] = {}
         for key, one in value.items():
             if self.room <= 0:
                 break
-            copied[self.value(str(key))] = self.value(one)
+            copied[self._text(str(key))] = self._value(one, depth + 1)
         return copied
 
-    def value(self, value: Any) -> Any:
-        self.room -= _EACH
+    def _text(self, text: str) -> str:
+        short = cap(str.__str__(text), max(self.room, _EACH))
+        self.room -= len(short) + _EACH
+        return short
+
+    def _value(self, value: Any, depth: int) -> Any:
         if isinstance(value, str):
-            text = cap(str.__str__(value), max(self.room, _EACH))
-            self.room -= len(text)
-            return text
-        if isinstance(value, Mapping):
-            return self.mapping(value)
-        if isinstance(value, list | tuple):
-            return [self.value(one) for one in itertools.takewhile(lambda _: self.room > 0, value)]
+            return self._text(value)
+        self.room -= _EACH
+        if isinstance(value, Mapping) and depth < _DEEP:
+            return self.mapping(value, depth)
+        if isinstance(value, list | tuple) and depth < _DEEP:
+            return [self._value(one, depth + 1) for one in itertools.takewhile(lambda _: self.room > 0, value)]
         return value if isinstance(value, bool | int | float | None) else f"<{type(value).__name__}>"
 
 
