@@ -62,6 +62,8 @@ class ToolEvent:
     """The same call with the same arguments was made before on this path."""
     shared: bool = False
     """Answered by an equal call of this group: requested, and nothing ran for it."""
+    note: str = ""
+    """What the dialect reports of a call that was executed: what was mended in it, what else stood in its segment."""
 
     @property
     def facts(self) -> tuple[str, ...]:
@@ -69,7 +71,8 @@ class ToolEvent:
         run = () if self.shared else (f"{1000 * self.latency:.1f} ms",)
         marks = {"cached": self.cached, "redundant": self.redundant, "not executed": not self.executed}
         shared = ("same as an equal call",) if self.shared else ()
-        return (self.status, *run, *shared, *(name for name, holds in marks.items() if holds))
+        notes = (self.note,) if self.note else ()
+        return (self.status, *run, *shared, *(name for name, holds in marks.items() if holds), *notes)
 
 
 def _same(a: float, b: float) -> bool:

@@ -169,6 +169,14 @@ async def test_a_rollout_with_a_draft_a_broken_call_and_a_call():
     assert tree.segments[-1].finish is Finish.STOP
 
 
+async def test_what_was_mended_is_kept_with_the_call():
+    one = hermes()
+    call = '<tool_call>{"name": "functions.search", "arguments": {"query": "x", "top_k": "3"}}</tool_call>'
+    tree = await talk(one, [Recorder(SEARCH, "17")], [f"\\boxed{{1}}{call}", "\\boxed{17}<|im_end|>"])
+    event = tree.segments[2].event
+    assert (event.status, event.note) == ("ok", "prefix, types, call_after_answer")
+
+
 async def test_a_draft_at_the_end_of_the_room_ends_the_trajectory():
     one = hermes()
     text = f"<think>maybe {CALL}"

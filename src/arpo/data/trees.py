@@ -34,8 +34,11 @@ _EVENT = pa.struct(
         ("executed", pa.bool_()),
         ("redundant", pa.bool_()),
         ("shared", pa.bool_()),
+        ("note", pa.string()),
     ]
 )
+_OLDER_EVENT = pa.struct([field for field in _EVENT if field.name != "note"])
+"""Events of files from before calls had notes; they are still read."""
 _DECISION = pa.struct(
     [
         ("place", pa.int32()),
@@ -149,7 +152,7 @@ def _leaf_row(tree: RolloutTree, leaf: int | None) -> dict[str, Any]:
 
 def _event_row(event: ToolEvent) -> dict[str, Any]:
     values = {name: getattr(event, name) for name in _EVENT.names}
-    return values | {name: _unicode(values[name]) for name in ("name", "arguments", "status")}
+    return values | {name: _unicode(values[name]) for name in ("name", "arguments", "status", "note")}
 
 
 def _decision_row(place: int, decision: Decision) -> dict[str, Any]:
@@ -217,7 +220,10 @@ def _load(path: Path) -> pa.Table:
             table = file.read(use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: not readable as Parquet, perhaps truncated: {error}. Remove the file.") from error
-    wrong = [f.name for f in SCHEMA if f.name not in table.column_names or table.schema.field(f.name).type != f.type]
+    found = {field.name: field.type for field in table.schema}
+    if found.get("event") == _OLDER_EVENT:
+        found["event"] = _EVENT
+    wrong = [field.name for field in SCHEMA if found.get(field.name) != field.type]
     if wrong:
         raise DataError(
             f"{path}: not a file of rollout trees: columns {', '.join(wrong)} are missing or of other types."

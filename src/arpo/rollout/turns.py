@@ -65,7 +65,7 @@ class Turns:
         walk.calls += 1
         if parsed.call is None or parsed.call.tool not in self._tools:
             return self._correct(walk, parsed)
-        return await self._call(walk, parsed.call)
+        return await self._call(walk, parsed.call, _note(parsed))
 
     def _refuse(self, walk: Walk, parsed: ParseResult) -> bool:
         """A call too many: one notice and a last chance to answer; after that the trajectory is over."""
@@ -86,7 +86,7 @@ class Turns:
         notice = self._dialect.notice(text, finish=walk.pieces[-1].finish, call=parsed.call)
         return self._show(walk, Source.NOTICE, notice, event)
 
-    async def _call(self, walk: Walk, call: Call) -> bool:
+    async def _call(self, walk: Walk, call: Call, note: str) -> bool:
         name, arguments = _named(call)
         redundant = (name, arguments) in walk.seen
         walk.seen.add((name, arguments))
@@ -95,7 +95,8 @@ class Turns:
             return False
         run = await self._calls.call(walk.tokens, name, call.arguments, arguments, self._context(walk, name))
         self._remember(walk, name, call.arguments, run)
-        goes_on = self._receive(walk, call, run.result, _event(name, arguments, run.result, redundant))
+        event = replace(_event(name, arguments, run.result, redundant), note=note)
+        goes_on = self._receive(walk, call, run.result, event)
         walk.runs[len(walk.pieces) - 1] = run
         return goes_on
 
@@ -143,6 +144,12 @@ def _named(call: Call | None) -> tuple[str, str]:
     if call is None:
         return "", ""
     return call.tool, json.dumps(dict(call.arguments), sort_keys=True, ensure_ascii=False)
+
+
+def _note(parsed: ParseResult) -> str:
+    """What the dialect reports beside a call that is executed."""
+    mended = parsed.call.repaired if parsed.call is not None else None
+    return ", ".join(str(note) for note in (mended, parsed.code) if note)
 
 
 def _event(name: str, arguments: str, result: ToolResult, redundant: bool) -> ToolEvent:
