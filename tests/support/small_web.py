@@ -18,6 +18,10 @@ HERE = "93.184.215.14"
 """The public address that the servers here play."""
 
 
+PROBE = "example.com"
+"""What a browser looks up to see whether there is a network."""
+
+
 @cache
 def _authority():
     return trustme.CA()
@@ -34,7 +38,7 @@ class Asked:
 class Web(httpcore.AsyncNetworkBackend):
     """`pages`: from "host/target" or "/target" to an answer, or to a coroutine function of (asked, writer)."""
 
-    names: dict = field(default_factory=lambda: {"good.test": [HERE], "other.test": [HERE]})
+    names: dict = field(default_factory=lambda: {"good.test": [HERE], "other.test": [HERE], PROBE: [HERE]})
     machines: set = field(default_factory=lambda: {HERE})
     pages: dict = field(default_factory=dict)
     asked: list = field(default_factory=list)

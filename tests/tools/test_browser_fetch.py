@@ -7,7 +7,7 @@ import zlib
 
 import httpcore
 import pytest
-from small_web import Web, answer, redirect
+from small_web import HERE, PROBE, Web, answer, redirect
 
 from arpo.tools.base import ToolContext, TransientError
 from arpo.tools.browser import decoding
@@ -287,6 +287,26 @@ async def test_a_host_that_cannot_be_reached_is_told_where_another_one_was():
         await one.get(parse(URL))
         with pytest.raises(PageError, match=r"far\.test cannot be reached"):
             await one.get(parse("http://far.test/"))
+
+
+async def test_a_host_that_is_not_found_is_told_where_there_is_a_network():
+    unknown = parse("http://nowhere.test/")
+    async with Web(pages={"/": answer(b"x")}) as web:
+        del web.names[PROBE]
+        one = fetcher(web, probe_host=PROBE)
+        with pytest.raises(TransientError, match=r"neither nowhere\.test nor example\.com is found"):
+            await one.get(unknown)
+        web.names[PROBE] = [HERE]
+        for _ in range(2):
+            with pytest.raises(PageError, match=r"There is no host nowhere\.test\."):
+                await one.get(unknown)
+        assert web.looked_up.count(PROBE) == 2
+        del web.names[PROBE]
+        other = fetcher(web, probe_host=PROBE)
+        await other.get(parse(URL))
+        with pytest.raises(PageError):
+            await other.get(unknown)
+    assert (HERE, 443) not in web.connected
 
 
 async def test_a_condition_is_for_its_own_address_only():

@@ -9,7 +9,7 @@ import time
 import httpcore
 import pytest
 from small_pdf import pdf
-from small_web import HERE, Web, answer, redirect
+from small_web import HERE, PROBE, Web, answer, redirect
 from tag_tokenizers import SEARCH, chat_tokenizer, tool
 
 from arpo.errors import ToolSetupError
@@ -164,7 +164,9 @@ class Offline(Web):
         raise httpcore.ConnectError("unreachable") from OSError(errno.ENETUNREACH, "Network is unreachable")
 
 
-@pytest.mark.parametrize("names", [{"good.test": [HERE]}, {"good.test": socket.gaierror(socket.EAI_AGAIN, "again")}])
+@pytest.mark.parametrize(
+    "names", [{"good.test": [HERE]}, {"good.test": socket.gaierror(socket.EAI_AGAIN, "again"), PROBE: [HERE]}, {}]
+)
 async def test_without_a_network_nobody_is_to_blame(extractor, tmp_path, names):
     browser = Browser(Offline(names=names), extractor, tmp_path, retries=0)
     result = await browser.call()

@@ -39,6 +39,7 @@ def make(
         deadline=settings.deadline,
         max_bytes=settings.max_bytes,
         max_redirects=settings.max_redirects,
+        probe_host=settings.probe_host,
     )
     extractor = extractor or Extractor(
         workers=settings.workers,

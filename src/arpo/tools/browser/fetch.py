@@ -102,8 +102,10 @@ class Fetcher:
         deadline: float = 20.0,
         max_bytes: int = 5_000_000,
         max_redirects: int = 5,
+        probe_host: str = "",
     ) -> None:
-        self.agent = agent
+        """For `probe_host` see BrowserSettings."""
+        self.agent, self._probe_host = agent, probe_host
         self._transport, self._manners = transport, manners
         self._deadline, self._max_bytes, self._max_redirects = deadline, max_bytes, max_redirects
         self._busy: OrderedDict[str, int] = OrderedDict()
@@ -171,6 +173,12 @@ class Fetcher:
                 raise PageError("time", sentence, lasting=False) from error
             except NoNetworkError as error:
                 raise self._unreachable(address, error) from error
+            except PageError as error:
+                if error.kind == "host" and not await self._has_network():
+                    raise TransientError(
+                        f"no network: neither {address.host} nor {self._probe_host} is found"
+                    ) from error
+                raise
 
     async def _document(
         self, hops: list[Address], answer: Answer, wanted: Collection[str] | None, limit: int
@@ -224,6 +232,14 @@ class Fetcher:
     def _refuse_resting(self, host: str) -> None:
         if self._manners.left(host) > _LONGEST_WAIT:
             raise PageError("busy", f"{host} asks not to be visited for now; use another source.", lasting=False)
+
+    async def _has_network(self) -> bool:
+        """False if nothing answered of late and not even the name is found that every network knows."""
+        if self._probe_host and time.monotonic() - self._last_contact >= _ONLINE:
+            if not await self._transport.finds(self._probe_host):
+                return False
+            self._last_contact = time.monotonic()
+        return True
 
     def _unreachable(self, address: Address, error: NoNetworkError) -> Exception:
         """Where another host answered a moment ago, it is not the network."""

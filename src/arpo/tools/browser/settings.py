@@ -121,6 +121,10 @@ class BrowserSettings(LimitedSettings):
     max_pages: int = Field(50, ge=1)
     """Pages of a PDF that are read, the first ones."""
 
+    probe_host: str = "example.com"
+    """A name that is found wherever there is a network. It is looked up, and not connected to, when a host is not
+    found, to tell a wrong address from a missing network; empty: a host that is not found is always the former."""
+
     ca_file: str | None = None
     """Certificates to trust instead of those that browsers do, in PEM; for closed networks."""
 

@@ -29,6 +29,8 @@ Resolver = Callable[[str, int], Awaitable[list[str]]]
 
 _CONNECT = 5.0
 """Seconds for each address of a host."""
+_FIND = 5.0
+"""Seconds for a name that is only to be found."""
 _LOOKUPS = 8
 """Names looked up at once."""
 _MOST_ADDRESSES = 4
@@ -111,8 +113,16 @@ class Transport:
         connector: httpcore.AsyncNetworkBackend | None = None,
     ) -> None:
         self.rules = rules
-        self._context = context or trusting(None)
+        self._context, self._resolver = context or trusting(None), resolver
         self._backend = _Pinned(rules, resolver, connector or httpcore.AnyIOBackend())
+
+    async def finds(self, host: str) -> bool:
+        """True if the host has an address."""
+        try:
+            async with asyncio.timeout(_FIND):
+                return bool(await self._resolver(host, 443))
+        except (OSError, UnicodeError):
+            return False
 
     @asynccontextmanager
     async def get(self, address: Address, headers: Mapping[str, str]) -> AsyncIterator[Answer]:
