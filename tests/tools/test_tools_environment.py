@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollout_fakes import current, grow, steps, texts
+from rollout_fakes import by_turn, current, grow, steps, texts
 from tool_fakes import until
 
 import arpo
 from arpo.engine.scripted import Scripted
 from arpo.errors import ToolSetupError
 from arpo.rollout.scheduler import unforkable
-from arpo.rollout.settings import RolloutSettings
+from arpo.rollout.settings import NoBranching, RolloutSettings
 from arpo.tools.base import ToolContext, ToolResult, ToolStatus, TransientError
 from arpo.tools.environment import ClassEnvironment, is_environment, tools_of
 from arpo.tools.registry import build
@@ -277,6 +277,15 @@ async def test_a_tree_of_trajectories_each_with_notes_of_its_own(fork: Any) -> N
 def test_a_class_that_refuses_to_fork_is_known_before_anything_runs() -> None:
     cls = arpo.environment(type("Real", (Notes,), {}), fork="refuse")
     assert unforkable(ToolBox(tools_of(cls))) == ["search"]
+
+
+async def test_a_state_that_is_never_replayed_sees_every_call_itself() -> None:
+    """Four trajectories with equal histories: elsewhere one call would answer them all."""
+    cls = arpo.environment(type("Outside", (Notes,), {}), fork="refuse")
+    settings = RolloutSettings(total=4, initial=4, branching=NoBranching(), max_tokens=400)
+    tree = await grow(by_turn("<s>q</s>", "<s>r</s>", "[42]$"), settings, tools=ToolBox(tools_of(cls)))
+    assert tree.tool_calls == tree.requested_calls == 8
+    assert all("{qr}" in text for text in texts(tree))
 
 
 # What cannot be one

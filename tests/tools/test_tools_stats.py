@@ -1,6 +1,5 @@
 """Counters of tools as metrics; and results that are too large to keep."""
 
-import asyncio
 import tracemalloc
 from typing import Any
 
@@ -11,8 +10,6 @@ from tool_fakes import FakeClock, ask, box
 from arpo.tools.base import ToolContext, ToolError, ToolResult, ToolStatus, TransientError
 from arpo.tools.results import DATA, bounded
 from arpo.tools.stats import ToolStats
-from arpo.tools.toolbox import ToolBox
-from arpo.train.costs import tool_costs
 
 
 async def test_what_a_step_drains() -> None:
@@ -78,18 +75,6 @@ def test_there_are_only_so_many_kinds() -> None:
         stats.count(ToolResult(ToolStatus.TOOL_ERROR, "", data={"fault": f"kind_{number}"}))
     assert len(stats.faults) == 33
     assert stats.faults["other"] == 68
-
-
-def test_costs_of_a_step_are_those_of_its_tool_box() -> None:
-    async def call(arguments: Any, context: ToolContext) -> str:
-        return "x"
-
-    tools = box(call)
-    asyncio.run(ask(tools))
-    costs = tool_costs(tools)
-    assert costs["tools/t/in_flight"] == 1.0
-    assert tool_costs(tools)["tools/t/in_flight"] == 0.0
-    assert tool_costs(ToolBox([])) == {}
 
 
 # Too large to keep

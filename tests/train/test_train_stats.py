@@ -7,7 +7,7 @@ import pytest
 from random_trees import small_tree
 
 from arpo.train.stats import has_signal, rollout_stats
-from arpo.tree import Finish, Outcome
+from arpo.tree import Finish, Outcome, ToolEvent
 
 
 def test_the_row_of_a_small_tree() -> None:
@@ -35,8 +35,11 @@ def test_a_lost_trajectory_counts_as_lost_and_in_no_reward() -> None:
     assert row["reward"] == pytest.approx(0.55)
     assert row["reward/none_frac"] == pytest.approx(1 / 3)
     segments = list(tree.segments)
-    segments[5] = replace(segments[5], finish=Finish.ERROR)
-    assert rollout_stats([replace(lost, segments=tuple(segments))])["tools/infra_errors"] == 1.0
+    event = ToolEvent("browser", "{}", "infra_error", executed=False)
+    segments[5] = replace(segments[5], finish=Finish.ERROR, event=event)
+    row = rollout_stats([replace(lost, segments=tuple(segments))])
+    assert (row["tools/infra_errors"], row["tools/browser/infra_errors"]) == (1.0, 1.0)
+    assert (row["tools/browser/calls"], row["tools/search/infra_errors"]) == (0.0, 0.0)
 
 
 def test_a_group_without_differences_has_no_signal() -> None:

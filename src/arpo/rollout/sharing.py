@@ -22,6 +22,7 @@ import numpy as np
 from arpo.rollout.walk import Walk
 from arpo.seeds import derive
 from arpo.tools.base import Tool, ToolContext, ToolResult, ToolStatus
+from arpo.tools.sessions import environment_of
 from arpo.tools.toolbox import ToolBox
 
 Sharing = Literal["off", "histories", "group"]
@@ -45,6 +46,7 @@ class SharedCalls:
         self._sharing = sharing
         self._seed_parts = seed_parts
         self._stateless = frozenset(tool.name for tool in toolbox.tools if _by_arguments_alone(tool))
+        self._alone = frozenset(tool.name for tool in toolbox.tools if _never_replayed(tool))
         self._runs: dict[_Key, asyncio.Future[Run]] = {}
 
     async def call(
@@ -56,7 +58,7 @@ class SharedCalls:
         by_arguments = name in self._stateless and self._sharing == "group"
         key = (name, spelling, "" if by_arguments else _digest(history))
         context = replace(context, seed=derive(*self._seed_parts, *self._seed_key(key, name), "tool"))
-        if self._sharing == "off":
+        if self._sharing == "off" or name in self._alone:
             return Run(await self._toolbox.call(name, arguments, context), context.seed)
         if key in self._runs:
             return await self._runs[key]
@@ -81,6 +83,12 @@ class SharedCalls:
 
 def _by_arguments_alone(tool: Tool) -> bool:
     return bool(getattr(tool, "stateless", False)) and not getattr(tool, "reads_context", False)
+
+
+def _never_replayed(tool: Tool) -> bool:
+    """A state that lets nothing be replayed has to see every call of its trajectory itself."""
+    environment = environment_of(tool)
+    return environment is not None and environment.fork == "refuse"
 
 
 def _digest(history: Sequence[int]) -> str:

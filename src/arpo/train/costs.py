@@ -1,4 +1,4 @@
-"""What the engine and the tools did for a step's trees: the metrics that no tree can tell.
+"""What the engine did for a step's trees: the metrics that no tree can tell.
 
 They come from the engine's counters and the clock, so they are like timings: a step that is run again gives others.
 """
@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 
 from arpo.engine.stats import EngineStats
-from arpo.tools.toolbox import ToolBox
 from arpo.tree import RolloutTree
 
 
@@ -35,12 +34,3 @@ def engine_costs(
     if spent["reused_tokens"]:
         costs["engine/reused_share"] = spent["reused_tokens"] / spent["prefix_tokens"]
     return costs
-
-
-def tool_costs(toolbox: ToolBox) -> dict[str, float]:
-    """`tools/<name>/...` metrics that no tree can tell, since this was last asked; see `ToolStats.metrics`.
-
-    To be asked once before a step's rollouts, so that what came before (an evaluation) is not counted, and once after.
-    Where a tree tells the same (latencies), the tree's word goes before: it is the same when a step is run again.
-    """
-    return toolbox.drain()

@@ -67,7 +67,8 @@ def _length_stats(trees: Sequence[RolloutTree]) -> dict[str, float]:
 def _tool_stats(trees: Sequence[RolloutTree]) -> dict[str, float]:
     """`requested` calls were answered, `executed` ones ran, `shared` ones were answered by an equal call of the group.
 
-    What is said of a single tool is said of the calls that ran, but for `requested`.
+    What is said of a single tool is said of the calls that ran, but for `requested` and `infra_errors`: trajectories
+    that a failure of its machinery ended.
     """
     events = [s.event for tree in trees for s in tree.segments if s.event is not None]
     leaves = sum(len(tree.leaves) for tree in trees)
@@ -79,8 +80,10 @@ def _tool_stats(trees: Sequence[RolloutTree]) -> dict[str, float]:
         "tools/executed": float(executed),
         "tools/shared": float(requested - executed),
     }
-    for name in sorted({event.name for event in events if event.executed}):
+    failures = Counter(event.name for event in events if event.status == "infra_error")
+    for name in sorted({event.name for event in events if event.executed} | set(failures)):
         mine = [event for event in events if event.executed and event.name == name]
+        stats[f"tools/{name}/infra_errors"] = float(failures[name])
         stats[f"tools/{name}/requested"] = float(len(mine))
         stats |= _one_tool(name, [event for event in mine if not event.shared])
     failed = sum(tree.segments[leaf].finish is Finish.ERROR for tree in trees for leaf in tree.leaves)
