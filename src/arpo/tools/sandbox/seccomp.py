@@ -48,6 +48,8 @@ MISSING = ("clone3",)
 _NEW_NAMESPACES = 0x7E020000
 _AF_UNIX = 1
 _F_SETPIPE_SZ = 1031
+_SOCKET_BUFFERS = (7, 32)
+"""SO_SNDBUF, SO_SNDBUFFORCE: memory of the kernel, which no limit counts."""
 _SIGNAL_OWNER = (8, 10, 15)
 """F_SETOWN, F_SETSIG, F_SETOWN_EX: signals by way of a descriptor."""
 _REQUESTS = (0x5412, 0x541C, 0x5423, 0x8901, 0x8902)
@@ -100,6 +102,7 @@ def _looked_at(table: dict[str, int], signal_only: int | None) -> list[Instructi
     code = _when(table["clone"], 0, [(_AND, 0, 0, _NEW_NAMESPACES)], [0], allow=True)
     for name in ("socket", "socketpair"):
         code += _when(table[name], 0, [], [_AF_UNIX], allow=True)
+    code += _when(table["setsockopt"], 2, [], _SOCKET_BUFFERS, allow=False)
     code += _when(table["ioctl"], 1, [], _REQUESTS, allow=False)
     owners = () if signal_only is None else _SIGNAL_OWNER
     code += _when(table["fcntl"], 1, [], [_F_SETPIPE_SZ, *owners], allow=False)

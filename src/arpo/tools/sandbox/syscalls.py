@@ -105,6 +105,7 @@ _TABLE: dict[str, tuple[int | None, int | None]] = {
     "seccomp": (317, 277),
     "socket": (41, 198),
     "socketpair": (53, 199),
+    "setsockopt": (54, 208),
     "ioctl": (16, 29),
     "prctl": (157, 167),
     "fcntl": (72, 25),

@@ -9,9 +9,15 @@ import contextlib
 import os
 import resource
 import signal
+import time
 from dataclasses import dataclass
 
 _PAGE_MB = resource.getpagesize() / (1 << 20)
+_EVERY = 1.0
+"""Seconds after which an exact look is taken at a run whose processes together have more resident than they may."""
+_FREE_DESCRIPTORS = 256
+_SOCKET_MB = 0.2
+"""What fits into the send buffer of a socket as Linux makes it."""
 _TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
@@ -34,6 +40,7 @@ class Tree:
         self.top = top
         self.writable = writable
         self.shared_mb = shared_mb
+        self._left = self._seen = self._looked = 0.0
         self.children_told = _exists(proc, f"{os.getpid()}/task/{os.getpid()}/children")
 
     def pids(self) -> list[int]:
@@ -63,15 +70,36 @@ class Tree:
         pids = self.pids()
         for pid in pids:
             fields = self._read(f"{pid}/stat").rpartition(")")[2].split()
-            if len(fields) > 21:
+            if len(fields) > 17:
                 use.cpu_s += sum(map(int, fields[11:15])) * _TICK
                 use.threads += int(fields[17])
-                use.memory_mb += max(0.0, int(fields[21]) * _PAGE_MB - self.shared_mb)
-        files = self._files_mb()
+                use.memory_mb += max(0.0, self._resident_mb(pid) - self.shared_mb)
+        files = self._files_mb() + self._sockets_mb(pids)
         if use.memory_mb + files > limit_mb:
-            use.memory_mb = self._exact_mb(pids, limit_mb - files)
+            use.memory_mb = self._bounded_mb(use.memory_mb, pids, limit_mb - files)
         use.memory_mb += files
         return use
+
+    def _sockets_mb(self, pids: list[int]) -> float:
+        """What descriptors beyond those of one process may hold in the kernel, if all are sockets that nobody reads."""
+        count = sum(len(self._list(f"{pid}/fd")) for pid in pids) if len(pids) > 1 else 0
+        return max(0, count - _FREE_DESCRIPTORS) * _SOCKET_MB
+
+    def _resident_mb(self, pid: int) -> float:
+        """Without pages of files, which belong to nobody."""
+        lines = self._read(f"{pid}/status").splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:"))) / 1024
+
+    def _bounded_mb(self, resident_mb: float, pids: list[int], limit_mb: float) -> float:
+        """Exact if it may be above the limit. After an exact look it cannot have grown by more than what is resident
+        has, so that a run of many processes that share much is not held up by being looked at all the time.
+        """
+        now = time.monotonic()
+        self._left -= max(0.0, resident_mb - self._seen)
+        self._seen = resident_mb
+        if self._left <= 0.0 or now - self._looked > _EVERY:
+            self._left, self._looked = limit_mb - self._exact_mb(pids, limit_mb), now
+        return limit_mb - self._left
 
     def _exact_mb(self, pids: list[int], limit_mb: float) -> float:
         """All stand still meanwhile: a look takes milliseconds, in which many busy processes take gigabytes. Who is
