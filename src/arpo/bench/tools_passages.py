@@ -61,7 +61,7 @@ def _questions(seed: int) -> Iterator[str]:
         yield source.draw(rng, rng.choice(FAMILIES), view).text
 
 
-def passages(real: Sequence[Document], count: int, seed: int = 0) -> Iterator[Document]:
+def made_passages(real: Sequence[Document], count: int, seed: int = 0) -> Iterator[Document]:
     """`count` passages, the same for equal arguments."""
     yield from islice(real, count)
     rng = random.Random(seed)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arpo.bench.tools_passages import material, passages
+from arpo.bench.tools_passages import made_passages, material
 from arpo.errors import ArpoError
 from arpo.tools.search import Document, build_index, open_index, read_corpus
 
@@ -40,6 +40,8 @@ class SearchRow:
     ms_open: float
     p50_ms: float
     p95_ms: float
+    cpu_ms: float
+    """CPU time of a query, on average: what to read on a machine that others use, too."""
     queries_per_s: float
     processes: int
     queries_per_s_together: float
@@ -62,6 +64,8 @@ class _Asked:
     seconds_open: float
     seconds: list[float]
     """Per query."""
+    cpu_seconds: float
+    """Of all queries."""
     started: float
     ended: float
     private_bytes: int
@@ -69,7 +73,7 @@ class _Asked:
 
 def measure(
     *,
-    passages_count: int = 100_000,
+    passages: int = 100_000,
     queries: int = 300,
     kinds: Sequence[str] = ("bm25s", "tantivy"),
     processes: int = 2,
@@ -85,12 +89,12 @@ def measure(
     stuff = material(cache, queries, seed)
     with tempfile.TemporaryDirectory(prefix="arpo-bench-") as name:
         corpus = Path(name) / "passages.jsonl"
-        say(f"search: writing {passages_count:,} passages")
-        _write(corpus, passages(stuff.passages, passages_count, seed))
+        say(f"search: writing {passages:,} passages")
+        _write(corpus, made_passages(stuff.passages, passages, seed))
         rows = []
         for kind in kinds:
             say(f"search: {kind}")
-            rows.append(_row(kind, corpus, passages_count, stuff.queries, stuff.cached, processes, top_k))
+            rows.append(_row(kind, corpus, passages, stuff.queries, stuff.cached, processes, top_k))
     return rows
 
 
@@ -119,6 +123,7 @@ def _row(
         ms_open=alone.seconds_open * 1e3,
         p50_ms=statistics.median(alone.seconds) * 1e3,
         p95_ms=_percentile(alone.seconds, 0.95) * 1e3,
+        cpu_ms=alone.cpu_seconds / len(queries) * 1e3,
         queries_per_s=len(queries) / sum(alone.seconds),
         processes=processes,
         queries_per_s_together=processes * len(queries) / span,
@@ -188,12 +193,13 @@ def _timed_queries(folder: Path, queries: Sequence[str], top_k: int, start: Any)
     for query in queries:
         index.query(query, top_k)
     start.wait()
+    worked = time.process_time()
     clock = [time.perf_counter()]
     for query in queries:
         index.query(query, top_k)
         clock.append(time.perf_counter())
     seconds = [after - before for before, after in itertools.pairwise(clock)]
-    return _Asked(opened, seconds, clock[0], clock[-1], _anonymous() - before)
+    return _Asked(opened, seconds, time.process_time() - worked, clock[0], clock[-1], _anonymous() - before)
 
 
 def _memory(name: str) -> int:
