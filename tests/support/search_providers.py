@@ -13,10 +13,18 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
+from arpo.tools.base import ToolContext, ToolResult
+from arpo.tools.registry import Surroundings
+from arpo.tools.search import SearchTool
+from arpo.tools.search.web import online
+from arpo.tools.search.web_settings import WebSearchSettings
+
 KEY = "sk-test-0123456789abcdef/=="
+HERE = ToolContext()
 
 
 @dataclass(frozen=True)
@@ -216,3 +224,25 @@ _FORMS = (
     _Form(("GET", "/search"), "authorization", "", lambda a: a.params["q"], searxng),
     _Form(("POST", "/request"), "authorization", f"Bearer {KEY}", _of_page, bright_data),
 )
+
+
+def settings(server: ProviderServer, provider: str, tmp_path: Path, **options: Any) -> WebSearchSettings:
+    """Of a tool that asks `server`, with its cache in `tmp_path`; its key is in TEST_SEARCH_KEY."""
+    keyed = {} if provider == "searxng" else {"key_env": "TEST_SEARCH_KEY"}
+    zone = {"zone": "serp1"} if provider == "bright_data" else {}
+    cache = {"path": str(tmp_path / "cache.sqlite"), **options.pop("cache", {})}
+    return WebSearchSettings(provider=provider, base_url=server.url, cache=cache, **{**keyed, **zone, **options})
+
+
+def tool(server: ProviderServer, provider: str, tmp_path: Path, **options: Any) -> SearchTool:
+    [made] = online(settings(server, provider, tmp_path, **options), Surroundings())
+    assert isinstance(made, SearchTool)
+    return made
+
+
+async def search(made: SearchTool, query: str = "who wrote C++?") -> ToolResult:
+    """One call, after which the tool is closed."""
+    try:
+        return await made.call({"query": query}, HERE)
+    finally:
+        await made.close()
