@@ -24,7 +24,7 @@ class PythonSettings(LimitedSettings):
 
     type: Literal["python"] = "python"
     timeout: float = Field(default=5.0, gt=0, allow_inf_nan=False)
-    backend: Backend = "monty"
+    backend: Backend = "auto"
     fallback: Literal["monty"] | None = None
     """What to take where "auto" finds no sandbox; the log and the run card say so. None: the run does not start."""
     preload: tuple[str, ...] = PRELOAD

@@ -10,6 +10,7 @@ box's clock and waits for the sandbox's verdict; one that does not come is a fai
 """
 
 import asyncio
+import platform
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -62,7 +63,8 @@ class PythonTool:
         """For the run card: what was asked for, what code runs in, and what that keeps apart from this machine."""
         caps = asdict(self.sandbox.caps) | {"packages": list(self.sandbox.caps.packages)}
         asked = {"asked_for": self.settings.backend, "backend": self.sandbox.name}
-        return {**asked, **caps, "persistent": self.settings.persistent, "limits": asdict(self.limits)}
+        more = {"versions": dict(getattr(self.sandbox, "versions", {})), "python": platform.python_version()}
+        return {**asked, **caps, **more, "persistent": self.settings.persistent, "limits": asdict(self.limits)}
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Run `arguments["code"]`; random numbers start from the context's seed. Raises TransientError."""
