@@ -104,8 +104,12 @@ def size_mb(folder: str, most_entries: int = 20000) -> float:
         if count > most_entries:
             return float("inf")
         for entry in entries:
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 total += entry.stat(follow_symlinks=False).st_blocks * 512
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return float("inf")
             if entry.is_dir(follow_symlinks=False):
                 ahead.append(entry.path)
     return total / (1 << 20)
