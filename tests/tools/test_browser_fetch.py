@@ -149,6 +149,21 @@ async def test_a_server_that_drips_runs_into_the_deadline(part):
     assert (refused.kind, refused.sentence) == ("time", "good.test did not send the page within 0.2 s.")
 
 
+async def test_a_server_that_never_answers_tls_leaves_no_connection_behind():
+    gone = asyncio.Event()
+
+    async def silent(reader, writer):
+        await reader.read()  # the client's greeting, and then its end
+        gone.set()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    web = Web(ports={443: server.sockets[0].getsockname()[1]})
+    assert (await refusal(web, "https://good.test/", deadline=0.1)).kind == "time"
+    await asyncio.wait_for(gone.wait(), 10)
+    server.close()
+
+
 async def test_the_deadline_holds_for_all_redirects_together():
     async def late(asked, writer):
         await asyncio.sleep(0.15)

@@ -188,6 +188,31 @@ async def test_a_summary_by_a_model_is_kept_under_all_that_it_depends_on(tmp_pat
     assert len(set(scribe.seeds)) == 6
 
 
+async def test_a_policys_summary_is_for_its_own_process(tmp_path):
+    scribe = Scribe("one", "two")
+    first = teller(tmp_path, scribe)
+    told = await asyncio.gather(*(first.tell(PAGE, ASK, 100) for _ in range(5)))
+    assert {one.text for one in told} == {"one"}
+    assert [one.cached for one in told].count(False) == 1
+    assert (await teller(tmp_path, scribe).tell(PAGE, ASK, 100)).text == "two"
+    assert (await teller(tmp_path, Scribe("x", "y"), mode="off").tell(PAGE, ASK, 100)).cached is False
+
+
+async def test_a_servers_summary_is_in_the_cache(tmp_path):
+    scribe, server = Scribe("one", "two"), {"engine": "server", "server": OpenAISettings()}
+    for cached in (False, True):
+        told = await teller(tmp_path, scribe, **server).tell(PAGE, ASK, 100)
+        assert (told.text, told.cached) == ("one", cached)
+
+
+async def test_summaries_are_not_remembered_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("arpo.tools.browser.summary._REMEMBERED", 3)
+    one = teller(tmp_path, Scribe("text"))
+    for number in range(9):
+        await one.tell(PAGE, ToolContext(question=str(number)), 100)
+    assert len(one._memory) == 3
+
+
 async def test_only_the_last_of_the_reasoning_is_shown(tmp_path):
     scribe = Scribe("text")
     context = ToolContext(question="q", reasoning="old " * 1000 + "newest thought")

@@ -16,7 +16,7 @@ from arpo.errors import ToolSetupError
 from arpo.protocol.plain import PlainEncoder
 from arpo.protocol.tags import TagsDialect
 from arpo.tools.base import ToolContext, ToolStatus
-from arpo.tools.browser.build import bind_policy, make
+from arpo.tools.browser.build import make
 from arpo.tools.browser.extract import Extractor
 from arpo.tools.browser.settings import BrowserSettings
 from arpo.tools.browser.tool import rules
@@ -377,14 +377,16 @@ def test_a_configuration_gives_a_browser(tmp_path):
     asyncio.run(box.close())
 
 
-def test_a_summary_by_the_policy_needs_the_policy(tmp_path):
-    settings = BrowserSettings(cache={"path": str(tmp_path / "c.sqlite")}, summary={"engine": "policy"})
-    box = build([settings])
-    with pytest.raises(ToolSetupError, match="needs the policy"):
-        bind_policy(box.tools, None)
-    bind_policy(box.tools, Parrot("text"))
-    bind_policy(box.tools, None)
-    asyncio.run(box.close())
+async def test_a_summary_by_the_policy_needs_the_policy(extractor, tmp_path):
+    async with Web(pages={"/page": answer(HTML)}) as web:
+        browser = Browser(web, extractor, tmp_path, summary={"engine": "policy"})
+        assert browser.tool.wants_policy
+        result = await browser.call()
+        assert (result.status, result.text) == (ToolStatus.INFRA_ERROR, "")
+        assert "no model is bound to the tool" in result.data["error"]
+        browser.tool.bind(Parrot("a summary"))
+        assert not browser.tool.wants_policy
+        assert (await browser.call()).text.endswith("\n\na summary")
 
 
 def test_a_tool_that_cannot_work_stops_the_run(tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 """From settings to the browser tool."""
 
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from arpo.errors import ToolSetupError
 from arpo.tools.base import Tool
@@ -12,7 +12,6 @@ from arpo.tools.browser.robots import Robots
 from arpo.tools.browser.server_text import ServerText
 from arpo.tools.browser.settings import BrowserSettings
 from arpo.tools.browser.summary import Teller
-from arpo.tools.browser.text_model import TextModel
 from arpo.tools.browser.tool import BrowseTool, rules
 from arpo.tools.browser.transport import Transport, trusting
 from arpo.tools.registry import Surroundings
@@ -51,18 +50,6 @@ def make(
     teller = Teller(settings.summary, cache, None if server is None else ServerText(server))
     admit = Robots(fetcher, manners).admit if settings.robots else None
     return BrowseTool(settings, fetcher=fetcher, extractor=extractor, teller=teller, cache=cache, admit=admit)
-
-
-def bind_policy(tools: Iterable[Tool], model: TextModel | None) -> None:
-    """Give the policy to the tools whose summaries are to be its own. ToolSetupError if there is none to give."""
-    for tool in tools:
-        if isinstance(tool, BrowseTool) and tool.wants_policy:
-            if model is None:
-                raise ToolSetupError(
-                    f'tool {tool.name!r}: summary.engine = "policy" needs the policy, and this command loads none; '
-                    'set summary.engine = "none" or "server"'
-                )
-            tool.bind(model)
 
 
 def _context(ca_file: str | None) -> ssl.SSLContext:

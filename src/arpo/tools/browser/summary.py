@@ -7,12 +7,14 @@ need not: what the model writes is again no more than text, defused and capped, 
 no reward reads.
 
 A summary is kept under all that it depends on: the page's text, question, reasoning, model and version of its weights,
-version of the prompt and how it was sampled.
+version of the prompt and how it was sampled. One by a server goes into the cache. One by the policy is remembered in
+this process only, for the trajectories that ask the same: in another run the same version number means other weights.
 """
 
 import asyncio
 import hashlib
 import re
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from arpo.errors import ConfigError
@@ -23,12 +25,15 @@ from arpo.tools.browser.passages import best
 from arpo.tools.browser.settings import SummarySettings
 from arpo.tools.browser.text_model import Message, TextModel, TooLongError
 from arpo.tools.running import off_the_clock
-from arpo.tools.search.cache import Cache, CacheKey, Entry
+from arpo.tools.search.cache import Cache, CacheKey, Entry, Fetch
+from arpo.tools.search.flight import Flights
 
 PROMPT_VERSION = 1
 """Raised when the prompt changes, so that older summaries are not taken for its own."""
 _LEAST_PAGE = 200
 """Characters of a page below which a model that cannot read them is of no use."""
+_REMEMBERED = 4096
+"""Summaries by the policy, the last ones."""
 _BIG = 20_000
 """Characters above which choosing passages is left to a thread."""
 
@@ -76,6 +81,8 @@ class Teller:
     def __init__(self, settings: SummarySettings, cache: Cache, model: TextModel | None = None) -> None:
         self.settings, self.model = settings, model
         self._cache = cache
+        self._memory: OrderedDict[bytes, str] = OrderedDict()
+        self._flights: Flights[Entry] = Flights()
 
     async def tell(self, page: Page, context: ToolContext, room: int) -> Told:
         """At most `room` characters about the page. Raises ConfigError without the model that the settings name,
@@ -102,10 +109,23 @@ class Teller:
                     text = await self._written(page, context, model, derive("page summary", key.digest.hex()))
             return Entry(body=text.encode(), meta={"model": model.id})
 
-        if self._cache.mode == "read_only" and self.settings.engine == "policy" and self._cache.peek(key) is None:
-            return (await write()).body.decode(), False  # the policy is here, whatever network there is
+        if self.settings.engine == "policy":
+            return await self._remembered(key, write)
         entry, hit = await self._cache.through(key, write)
         return entry.body.decode(), hit
+
+    async def _remembered(self, key: CacheKey, write: Fetch) -> tuple[str, bool]:
+        """The policy's summary, written once for all who ask at once or later; each time where nothing is cached."""
+        if self._cache.mode == "off":
+            return (await write()).body.decode(), False
+        text, joined = self._memory.get(key.digest), True
+        if text is None:
+            entry, joined = await self._flights.share(key.digest, write)
+            text = self._memory[key.digest] = entry.body.decode()
+        self._memory.move_to_end(key.digest)
+        while len(self._memory) > _REMEMBERED:
+            self._memory.popitem(last=False)
+        return text, joined
 
     def _key(self, page: Page, context: ToolContext, model: TextModel) -> CacheKey:
         settings = self.settings

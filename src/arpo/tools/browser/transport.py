@@ -52,10 +52,11 @@ def _lookups() -> ThreadPoolExecutor:
 
 
 class _Pinned(httpcore.AsyncNetworkBackend):
-    """Connects to addresses that `rules` let pass."""
+    """Connects to addresses that `rules` let pass. One per request, so that whatever it opened can be closed."""
 
     def __init__(self, rules: Rules, resolver: Resolver, connector: httpcore.AsyncNetworkBackend) -> None:
         self._rules, self._resolver, self._connector = rules, resolver, connector
+        self._opened: list[httpcore.AsyncNetworkStream] = []
 
     async def connect_tcp(
         self,
@@ -69,7 +70,9 @@ class _Pinned(httpcore.AsyncNetworkBackend):
         failures: list[Exception] = []
         for ip in ips:
             try:
-                return await self._connector.connect_tcp(ip, port, timeout=timeout, socket_options=socket_options)
+                stream = await self._connector.connect_tcp(ip, port, timeout=timeout, socket_options=socket_options)
+                self._opened.append(stream)
+                return stream
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failures.append(error)
         raise _not_connected(host, failures) from failures[-1]
@@ -90,6 +93,11 @@ class _Pinned(httpcore.AsyncNetworkBackend):
 
     async def sleep(self, seconds: float) -> None:
         await self._connector.sleep(seconds)
+
+    async def close(self) -> None:
+        """Close what is still open: httpcore leaves a connection behind that is cancelled in TLS's handshake."""
+        for stream in self._opened:
+            await stream.aclose()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +122,7 @@ class Transport:
     ) -> None:
         self.rules = rules
         self._context, self._resolver = context or trusting(None), resolver
-        self._backend = _Pinned(rules, resolver, connector or httpcore.AnyIOBackend())
+        self._connector = connector or httpcore.AnyIOBackend()
 
     async def finds(self, host: str) -> bool:
         """True if the host has an address."""
@@ -131,9 +139,8 @@ class Transport:
         The connection is closed at the end, whatever is left of the body.
         """
         self.rules.check(address)
-        pool = httpcore.AsyncConnectionPool(
-            ssl_context=self._context, max_connections=1, network_backend=self._backend, http2=False
-        )
+        backend = _Pinned(self.rules, self._resolver, self._connector)
+        pool = httpcore.AsyncConnectionPool(ssl_context=self._context, max_connections=1, network_backend=backend)
         url = httpcore.URL(
             scheme=address.scheme.encode(),
             host=address.host.encode(),
@@ -142,10 +149,13 @@ class Transport:
         )
         fields = [("Host", address.authority), *headers.items(), ("Connection", "close")]
         limits = {"timeout": {"connect": _CONNECT}}
-        with _in_words(address.host):
-            async with pool, pool.stream("GET", url, headers=fields, extensions=limits) as response:
-                got = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
-                yield Answer(response.status, got, response.aiter_stream())
+        try:
+            with _in_words(address.host):
+                async with pool, pool.stream("GET", url, headers=fields, extensions=limits) as response:
+                    got = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+                    yield Answer(response.status, got, response.aiter_stream())
+        finally:
+            await backend.close()
 
 
 def trusting(ca_file: str | None) -> ssl.SSLContext:
