@@ -1,4 +1,4 @@
-"""The example of tools of one's own: it runs as it is shown, its ten lines are ten, and the documentation shows them."""
+"""The example of tools of one's own: it runs as it says, its ten lines are ten, and the documentation shows them."""
 
 import inspect
 import os
@@ -31,7 +31,7 @@ async def test_the_tool_answers_and_tells_the_model_what_it_got_wrong(tools: Too
         await tools.call("distance", {"start": "Oslo", "end": end, "unit": unit}, ToolContext()) for end, unit in asked
     ]
     assert [one.status for one in results] == [ToolStatus.OK] * 2 + [ToolStatus.TOOL_ERROR] * 2
-    assert [one.text for one in results[:2]] == ["2006 km", "1246 mi"]
+    assert [one.text for one in results[:2]] == ["2006 km", "1247 mi"]
     assert results[2].text == "There is no Atlantis on the map; there are: oslo, rome, lima, tokyo."
     assert results[3].text.startswith("Wrong arguments for distance at $.unit: 'yd' is not one of")
     await tools.close()

@@ -84,7 +84,12 @@ class Tool(Protocol):
     `environment` (see `sessions`): the state that its calls of one trajectory build on.
     `reads_context = True`: the context is to hold the question and the policy's last reasoning.
     `blocking = True`: the coroutine blocks and is to run in a thread, on an event loop of its own.
+    `hints`: limits by name (as in `LimitedSettings`), for settings that say nothing of them.
     `close()`, plain or a coroutine function, releases what the tool holds at the end of the run.
+
+    A call that is at fault is a `tool_error`, returned or raised as ToolError. Every other exception is an
+    `infra_error`; it may say by two attributes what it is: `fault`, a short name under which metrics count it (a result
+    says so by `data["fault"]`), and `outage = False` if it tells nothing about whether the tool is up.
     """
 
     name: str
