@@ -16,6 +16,8 @@ from arpo.tools.search.record import Record
 
 LONGEST = 10_000
 """Characters of a field that are kept."""
+MOST = 200
+"""Results of an answer that are read; nobody asks for more than 100."""
 
 
 class ProviderError(ArpoError):
@@ -85,7 +87,7 @@ class Adapter(ABC):
         return ""
 
     def listed(self, payload: Any, *path: str, mark: str = "") -> list[Mapping[str, Any]]:
-        """The objects of the list at `path` in `payload`.
+        """The objects of the list at `path` in `payload`, the first MOST.
 
         A provider may leave the list out where nothing was found; then `mark` names a key that its answers always have.
         """
@@ -96,7 +98,7 @@ class Adapter(ABC):
             return []
         if not isinstance(value, list):
             raise ProviderError(f"{self.name} answered without the list {'.'.join(path)}: {shown(payload)}")
-        return [item for item in value if isinstance(item, Mapping)]
+        return [item for item in value[:MOST] if isinstance(item, Mapping)]
 
 
 def ranked(provider: str, found: list[dict[str, Any]]) -> list[Record]:
