@@ -125,8 +125,8 @@ def down() -> ToyTool:
     return ToyTool("search", reply)
 
 
-def rollout_box(outage: Any) -> ToolBox:
-    return ToolBox([down()], {"search": Limit(breaker_after=2, outage=outage)})
+def rollout_box(outage: Any, after: int = 2) -> ToolBox:
+    return ToolBox([down()], {"search": Limit(breaker_after=after, outage=outage)})
 
 
 TURNS = by_turn("abcd<s>q</s>", "[42]$")
@@ -139,10 +139,11 @@ async def test_no_trajectory_that_met_an_outage_has_a_reward(outage: str) -> Non
     assert [tree.segments[leaf].finish for leaf in tree.leaves] == [Finish.ERROR] * 4
 
 
-async def test_a_step_that_is_to_fail_fails() -> None:
-    settings = GRPO.model_copy(update={"share_calls": "off"})
+@pytest.mark.parametrize(("share", "after"), [("off", 2), ("group", 1)])
+async def test_a_step_that_is_to_fail_fails_also_for_those_who_wait_for_an_equal_call(share: str, after: int) -> None:
+    settings = GRPO.model_copy(update={"share_calls": share})
     with pytest.raises(ToolDownError, match="tool 'search' is down"):
-        await grow(TURNS, settings, tools=rollout_box("fail_step"))
+        await grow(TURNS, settings, tools=rollout_box("fail_step", after))
 
 
 async def test_a_drop_takes_those_along_that_needed_no_tool() -> None:
