@@ -236,6 +236,7 @@ def test_the_registry_builds_what_settings_name():
         ({"type": "hermes", "style": "full"}, "style has no effect with type = 'hermes'"),
         ({"type": "hermes", "response_template": {"fields": {}}}, "response_template has no effect"),
         ({"type": "llama", "calls_in_think": True}, "calls_in_think has no effect"),
+        ({"type": "hermes", "template": {"tools": []}}, "template.tools is set by the dialect itself"),
         ({"type": "hermes", "date": "today"}, "is no day; write it like 2025-01-01"),
     ],
 )

@@ -90,6 +90,8 @@ def test_a_call_in_prose_is_none_unless_asked_for():
     assert (strict.code, strict.meant) == (ParseCode.INVALID_JSON, True)
     assert strict.detail.startswith("A call is the whole message")
     assert parse(TOLERANT, text).call == Call("search", {"query": "area of Chad"}, "prose")
+    nested = 'So: {"name": "search", "parameters": {"query": "{\\"name\\": 1}", "fields": ["a"]}}'
+    assert parse(TOLERANT, nested).call.arguments == {"query": '{"name": 1}', "fields": ["a"]}
 
 
 @pytest.mark.parametrize("text", ['{"answer": 42}', "{x + y}", '{"a": 1} so \\boxed{42}', "f = {1: 2}"])

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import jsonschema
 
 from arpo.protocol.base import Call, ParseCode, ToolSpec
-from arpo.protocol.tolerant import UnreadableError, strictly
+from arpo.protocol.tolerant import UnreadableError, strictly, unfenced
 
 PREFIXES = ("functions.", "tools.", "default_api.")
 """Name spaces that models put before a tool's name; stripped if what is left is a tool."""
@@ -23,7 +23,6 @@ _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})(?:\.\d{1,17})?(?:[eE][+-]?\d{1,2})?")
 _WORDS = {"true": True, "True": True, "false": False, "False": False}
 _NULLS = ("null", "None")
-_FENCE = re.compile(r"\s*```[\w+-]*[ \t]*\n(.*?)\n?[ \t]*```\s*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +155,11 @@ def _from_text(text: str, types: set[str]) -> Any:
 
 def _unfenced(arguments: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     """`arguments` with one outer code fence taken off `code`; `notes` is told."""
-    fenced = _FENCE.fullmatch(arguments["code"]) if isinstance(arguments.get("code"), str) else None
-    if fenced is None:
+    inner = unfenced(arguments["code"]) if isinstance(arguments.get("code"), str) else None
+    if inner is None:
         return arguments
     notes.append("fence")
-    return {**arguments, "code": fenced[1]}
+    return {**arguments, "code": inner}
 
 
 def _types_of(value: Any) -> Any:

@@ -14,13 +14,14 @@ evaluated. `brave_search` means the tool `search` where there is no tool of that
 import ast
 import json
 import re
+from itertools import islice
 from typing import Any
 
 from arpo.protocol.arguments import Fault
 from arpo.protocol.base import Call, ParseCode
 from arpo.protocol.chat import ChatDialect
 from arpo.protocol.reading import Attempt
-from arpo.protocol.tolerant import LONGEST, objects
+from arpo.protocol.tolerant import LONGEST, UnreadableError, objects, strictly
 from arpo.protocol.wrapped import json_call
 
 TAG = "<|python_tag|>"
@@ -28,7 +29,9 @@ BUILT_IN = {"brave_search": "search", "code_interpreter": "python"}
 """Names that the models were trained on, and the tools that do the same here."""
 _KEY = r"\{\s*[\"'](?:name|type|function|parameters|arguments)[\"']\s*:"
 _BARE = re.compile(rf"\s*(?={_KEY})")
-_IN_PROSE = re.compile(rf"(?:\A|[\n:.])\s*(?={_KEY})")
+_QUOTED = re.compile(_KEY)
+_TRIED = 8
+"""Places in a message's prose where a call may begin that are looked at."""
 _FORM = re.compile(r"\s*[A-Za-z_]\w*\.call\(")
 _ONE_TEXT = re.compile(r"\s*([A-Za-z_]\w*)\.call\(\s*([A-Za-z_]\w*)\s*=\s*\"(.*)\"\s*\)\s*;?\s*", re.DOTALL)
 _PROSE = "A call is the whole message: one JSON object and nothing before it."
@@ -62,8 +65,7 @@ class LlamaDialect(ChatDialect):
         bare = _BARE.match(text, start)
         if bare:
             return _objects(text, bare.end(), "json")
-        quoted = [match.end() for match in _IN_PROSE.finditer(text, start)]
-        return _objects(text, quoted[-1], "prose") if quoted and text.rstrip().endswith("}") else []
+        return self._in_prose(text, start) if text.rstrip().endswith("}") else []
 
     def read(self, attempt: Attempt) -> Call | Fault:
         """The call that JSON, the built-in form or code is."""
@@ -73,6 +75,12 @@ class LlamaDialect(ChatDialect):
         if kind in ("json", "prose"):
             return json_call(body, self.schemas, self.settings.repair, ("prose",) if kind == "prose" else ())
         return self._named(*body) if kind == "form" else self._code(body)
+
+    def _in_prose(self, text: str, start: int) -> list[Attempt]:
+        """The first object that names a call and goes to the end of the message, or the first one at all."""
+        places = [match.start() for match in islice(_QUOTED.finditer(text, start), _TRIED)]
+        found = [_objects(text, place, "prose") for place in places]
+        return next((one for one in found if _whole(one)), found[0] if found else [])
 
     def _tagged(self, text: str, tag: int) -> list[Attempt]:
         """What stands behind the python tag."""
@@ -106,6 +114,15 @@ class LlamaDialect(ChatDialect):
 def _objects(text: str, start: int, kind: str) -> list[Attempt]:
     spans = objects(text[start:])
     return [Attempt(start + one, start + end, (kind, text[start + one : start + end])) for one, end in spans]
+
+
+def _whole(attempts: list[Attempt]) -> bool:
+    """True if the last of several objects is one, so that nothing but objects stands up to the end."""
+    try:
+        strictly(attempts[-1].body[1])
+    except UnreadableError:
+        return False
+    return True
 
 
 def built_in(body: str) -> list[tuple[str, dict[str, Any] | None]] | None:

@@ -62,7 +62,7 @@ class SegmentReader:
         self.settings, self.opens_in_think = settings, opens_in_think
         self._end_texts, self._foreign = tuple(ends), tuple(foreign)
         names = "|".join(("think", "answer", *self.tags))
-        self._loose = re.compile(rf"[<\uff1c\ufe64]\s*[/\uff0f]?\s*(?:{names})\s*[>\uff1e\ufe65]", re.IGNORECASE)
+        self._loose = re.compile(rf"[<\uff1c\ufe64]\s*(?:[/\uff0f]\s*)?(?:{names})\s*[>\uff1e\ufe65]", re.IGNORECASE)
         self._exact = re.compile(rf"</?(?:{names})>")
 
     def attempts(self, text: str) -> list[Attempt]:

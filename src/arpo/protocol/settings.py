@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from arpo.settings import Frozen
 
 _CHAT_ONLY = ("repair", "calls_in_think", "unknown_arguments", "answer", "template", "date", "response_template")
+_TAKEN = ("tools", "conversation", "messages", "chat_template", "tokenize", "add_generation_prompt", "return_dict")
 
 
 class DialectSettings(Frozen):
@@ -49,6 +50,13 @@ class DialectSettings(Frozen):
             idle += ["calls_in_think"] if self.calls_in_think and self.type not in ("hermes", "qwen_xml") else []
         if idle:
             raise ValueError(f"{idle[0]} has no effect with type = {self.type!r}; leave protocol.{idle[0]} out")
+        return self
+
+    @model_validator(mode="after")
+    def _template_variables_are_free(self) -> "DialectSettings":
+        taken = [name for name in self.template if name in _TAKEN]
+        if taken:
+            raise ValueError(f"template.{taken[0]} is set by the dialect itself; leave it out")
         return self
 
     @model_validator(mode="after")

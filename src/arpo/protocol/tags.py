@@ -51,7 +51,9 @@ class TagsDialect:
         self.stop = tuple(f"</{name}>" for name in self._inputs)
         names = "|".join(re.escape(name) for name in (*RESERVED, *self._inputs))
         self._tag = re.compile(rf"<(/?)({names})>")
-        self._loose_tag = re.compile(rf"[<\uff1c\ufe64]\s*[/\uff0f]?\s*(?:{names})\s*[>\uff1e\ufe65]", re.IGNORECASE)
+        self._loose_tag = re.compile(
+            rf"[<\uff1c\ufe64]\s*(?:[/\uff0f]\s*)?(?:{names})\s*[>\uff1e\ufe65]", re.IGNORECASE
+        )
         self._open, self._close = self._wrapper()
         self._folds_system = style == "full" and _folds_system(tokenizer)
         self.end_tokens = _end_tokens(tokenizer, style)

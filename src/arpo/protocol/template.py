@@ -31,7 +31,7 @@ _NAME, _VALUE, _SAID = "arpo_probe_tool", "arpoprobevalue", "arpo probe speech"
 _RESULT = 'arpo "probe"\nresult'
 _CALL_ID = "call00001"
 """Nine letters and digits: what the strictest templates ask of an id."""
-_HIDDEN = "\ue000"
+_HIDDEN = re.compile("\ue000(\\d+)\ue001")
 """Stands for a control token in a prompt's text while the template renders it."""
 _REFUSED = (TemplateError, TypeError)
 """What a template raises on a conversation that it was not written for."""
@@ -94,15 +94,15 @@ class ChatTemplate:
 
         def hide(match: re.Match[str]) -> str:
             hidden.append(match[0])
-            return _HIDDEN
+            return f"\ue000{len(hidden) - 1}\ue001"
 
-        contents = (self.plain.control.sub(hide, m["content"].replace(_HIDDEN, "\ufffd")) for m in messages)
+        contents = (self.plain.control.sub(hide, m["content"].replace("\ue000", "\ufffd")) for m in messages)
         rows = [{**m, "content": content} for m, content in zip(messages, contents, strict=True)]
-        first, *rest = self.text(rows, tools=self.speaks_tools).split(_HIDDEN)
-        ids = self._encoded(first)
-        for control, piece in zip(hidden, rest, strict=True):
-            ids += [*self.plain.encode(control), *self._encoded(piece)]
-        return np.array(ids, np.int32)
+        parts = _HIDDEN.split(self.text(rows, tools=self.speaks_tools))
+        ids = [
+            self.plain.encode(hidden[int(part)]) if odd % 2 else self._encoded(part) for odd, part in enumerate(parts)
+        ]
+        return np.array([token for part in ids for token in part], np.int32)
 
     def framed(self, frame: Frame, text: str, finish: Finish, name: str = "") -> np.ndarray:
         """A result's token ids, int32 `[T]`; `finish` as in `Dialect.result`, `name` the tool's."""
@@ -152,15 +152,18 @@ class ChatTemplate:
         return Frame(ended, rest, closing, shown != _RESULT)
 
     def rewrites(self, role: str, before: str, after: str, call_end: str) -> bool:
-        """True if a second call changes what the template shows of the conversation before it."""
+        """True if a second call changes what the template shows of the conversation before it, or is refused by it."""
         for manner in _MANNERS:
             if self.speaks_tools:
                 one, more = [_user(), _call(), _result()], [_call(**manner), _result()]
             else:
                 one = [_user(), *_turn(role, before, after, call_end)]
                 more = _turn(role, before, after, call_end)
-            if self.text([*one, *more]).startswith(self.text(one)):
-                return False
+            try:
+                if self.text([*one, *more]).startswith(self.text(one)):
+                    return False
+            except _REFUSED:
+                continue
         return True
 
     def foreign(self, frame: Frame) -> tuple[str, ...]:
@@ -202,7 +205,10 @@ class ChatTemplate:
         """The special token behind an assistant's last words (of the next turn, if need be), or nothing."""
         spoken: list[Message] = [_user(), {"role": "assistant", "content": _SAID}]
         for conversation in (spoken, [*spoken, _user()]):
-            text = self.text(conversation, generation=False)
+            try:
+                text = self.text(conversation, generation=False)
+            except _REFUSED:
+                continue
             first = self._special.search(text, text.rindex(_SAID) if _SAID in text else len(text))
             if first:
                 return (first[0],)

@@ -18,7 +18,8 @@ LONGEST = 200_000
 """Characters of one call; more is refused before anything parses it."""
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
-_NEXT_OBJECT = re.compile(r"\s*;?\s*(?=\{)")
+_NEXT_OBJECT = re.compile(r"(?:\s*;)?\s*(?=\{)")
+_FENCE_OPENER = re.compile(r"```[\w+-]*[ \t]*\n")
 _SPARE_CLOSERS = re.compile(r"[\s}\];]*")
 _BROKEN = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
 _PLACEHOLDER = "\ue000"
@@ -130,6 +131,15 @@ def _repeats(node: ast.AST) -> bool:
     """True for a dict in which a key stands twice."""
     keys = [key.value for key in node.keys if isinstance(key, ast.Constant)] if isinstance(node, ast.Dict) else []
     return len(set(keys)) < len(keys)
+
+
+def unfenced(text: str) -> str | None:
+    """What stands in the one code fence that `text` is; None if it is anything else. Linear in its length."""
+    text = text.strip()
+    opener = _FENCE_OPENER.match(text)
+    if opener is None or not text.endswith("```") or opener.end() > len(text) - 3:
+        return None
+    return text[opener.end() : -3].rstrip(" \t").removesuffix("\n")
 
 
 def objects(text: str) -> list[tuple[int, int]]:

@@ -1,17 +1,15 @@
 """Calls between `<tool_call>` and `</tool_call>`, and the one JSON object that a call is in two dialects."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from arpo.protocol.arguments import Fault, Schemas
 from arpo.protocol.base import Call, ParseCode
 from arpo.protocol.reading import Attempt
-from arpo.protocol.tolerant import UnreadableError, load
+from arpo.protocol.tolerant import UnreadableError, load, unfenced
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 RESPONSE = ("<tool_response>\n", "\n</tool_response>")
-_FENCE = re.compile(r"\s*```[\w+-]*[ \t]*\n(.*?)\n?[ \t]*```\s*", re.DOTALL)
 _ARGUMENTS = ("arguments", "parameters")
 _ALLOWED = frozenset({"name", "type", "id", *_ARGUMENTS})
 
@@ -33,8 +31,8 @@ def wrapped(text: str) -> list[Attempt]:
 
 def json_call(body: str, schemas: Schemas, repair: bool, mended: tuple[str, ...] = ()) -> Call | Fault:
     """The call that one JSON object with a name and arguments is. `mended`: what was done to it before."""
-    fenced = _FENCE.fullmatch(body)
-    body, notes = (fenced[1], [*mended, "fence"]) if fenced else (body, [*mended])
+    inner = unfenced(body)
+    body, notes = (body, [*mended]) if inner is None else (inner, [*mended, "fence"])
     if not body.strip():
         return Fault(ParseCode.EMPTY_ARGS)
     try:
