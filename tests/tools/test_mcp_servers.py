@@ -116,7 +116,7 @@ async def test_a_frozen_schema_that_changes_is_refused_with_the_difference(tmp_p
     with pytest.raises(ToolSetupError) as raised:
         plain(tmp_path, changed, **more)
     told = str(raised.value)
-    assert f"'server' offers other tools than in {frozen}; if that is meant, delete" in told
+    assert f"'server' offers other tools than in {frozen}; delete" in told
     assert '-          "type": "string"\n+          "description": "' in told
     assert '+          "type": "integer"' in told
     assert "\x1b" not in told

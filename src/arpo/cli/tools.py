@@ -85,6 +85,7 @@ def _short(value: Any) -> str:
 @app.command
 def call(
     name: Annotated[str, Parameter(help="The tool.")],
+    /,
     *config: Configs,
     arg: Annotated[
         tuple[str, ...],

@@ -121,7 +121,7 @@ def check_frozen(path: str, offered: Mapping[str, Mapping[str, Offer]]) -> None:
     frozen = _frozen(file)
     for server in sorted({*frozen, *offered}):
         before = {name: _from_raw(name, raw) for name, raw in frozen.get(server, {}).items()}
-        remedy = f"if that is meant, delete {path} and what was trained on it is no longer comparable"
+        remedy = f"delete {path} to take what it offers now (what was trained before is then not comparable)"
         check_same(server, before, offered.get(server, {}), path, remedy)
 
 
