@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test check install lint types imports bench bench-trl golden golden-check test-vllm clean
+.PHONY: demo test check install lint types imports bench bench-trl golden golden-check test-vllm test-sandbox clean
 
 demo: $(STAMP)  ## cold start -> GRPO and ARPO at equal budgets -> runs/demo/report.html
 	$(BIN)/arpo demo --overwrite $(ARGS)
@@ -39,6 +39,9 @@ test-vllm: .venv-vllm/.installed  ## both vLLM engines with SmolLM2, for real (v
 	@# No core is reserved and none bound: server, engine and tests share what there is.
 	ARPO_VLLM_TESTS=1 VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_NO_USAGE_STATS=1 \
 		.venv-vllm/bin/python -m pytest tests/vllm -p no:cacheprovider $(ARGS)
+
+test-sandbox: $(STAMP)  ## hostile code against the sandboxes, on both rungs, as root and as an ordinary user (minutes)
+	$(BIN)/python tests/sandbox/run_all.py $(ARGS)
 
 # vLLM pins its own torch and transformers, so it has a venv of its own; arpo goes on top of what it chose. The three
 # packages that are taken out again are for images and sound, and their builds do not fit a CPU-only torch.
