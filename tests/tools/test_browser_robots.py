@@ -23,7 +23,7 @@ class Site:
     def __init__(self, web):
         self.manners, self.time = Manners(interval=0), 0.0
         transport = Transport(Rules(), context=web.trusting, resolver=web.resolver, connector=web)
-        self.fetcher = Fetcher(transport, self.manners, agent="test", deadline=5)
+        self.fetcher = Fetcher(transport, self.manners, agent="arpo/1 (+test/2)", deadline=5)
         self.robots = Robots(self.fetcher, self.manners, now=lambda: self.time)
 
     async def admits(self, url=PAGE):
@@ -53,6 +53,8 @@ async def test_a_site_may_speak_to_us_alone():
     text = b"User-agent: arpo\nDisallow: /\n\nUser-agent: *\nAllow: /\n"
     async with Web(pages={"/robots.txt": answer(text)}) as web:
         assert not await Site(web).admits("http://good.test/")
+        web.pages["/robots.txt"] = answer(text.replace(b"arpo", b"test"))
+        assert await Site(web).admits("http://good.test/")
 
 
 @pytest.mark.parametrize("status", [404, 403, 410, 401])

@@ -30,7 +30,7 @@ def make(
     """The tool. `transport`, `extractor`: another way to the web, and to the text of documents."""
     require_parsers()
     transport = transport or Transport(rules(settings), context=_context(settings.ca_file))
-    manners = Manners(settings.interval, settings.per_host)
+    manners = Manners(settings.interval, settings.per_host, max_wait=settings.max_wait)
     fetcher = Fetcher(
         transport,
         manners,

@@ -8,6 +8,7 @@ again a few times, and then the policy is told, since some sites never answer pr
 
 import asyncio
 import math
+import re
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
@@ -20,7 +21,7 @@ from arpo.tools.base import TransientError
 from arpo.tools.browser import decoding
 from arpo.tools.browser.errors import NoNetworkError, PageError
 from arpo.tools.browser.guard import Address
-from arpo.tools.browser.manners import Manners
+from arpo.tools.browser.manners import CrowdedError, Manners
 from arpo.tools.browser.transport import Answer, Transport
 
 PRIVATE_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
@@ -34,6 +35,8 @@ _LONGEST_WAIT = 30.0
 _ONLINE = 60.0
 """Seconds for which a connection that was made shows that there is a network."""
 _UNKNOWN_TYPES = {"", "application/octet-stream", "binary/octet-stream", "application/x-download"}
+_TYPE = re.compile(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,60}")
+"""A content type that may be quoted to the policy."""
 Admit = Callable[[Address], Awaitable[None]]
 """Asked before every request to an address; raises PageError."""
 
@@ -160,25 +163,29 @@ class Fetcher:
         """The document, or where it is to be looked for next."""
         address = hops[-1]
         self._refuse_resting(address.host)
-        async with self._manners.turn(address.host):
-            try:
-                async with budget.spend(), self._transport.get(address, headers) as answer:
-                    self._last_contact = time.monotonic()
-                    if answer.status in _REDIRECTS and "location" in answer.headers:
-                        return address.join(_utf8(answer.headers["location"]))
-                    self._judge(address, answer)
-                    return await self._document(hops, answer, wanted, max_bytes or self._max_bytes)
-            except TimeoutError as error:
-                sentence = f"{address.host} did not send the page within {self._deadline:g} s."
-                raise PageError("time", sentence, lasting=False) from error
-            except NoNetworkError as error:
-                raise self._unreachable(address, error) from error
-            except PageError as error:
-                if error.kind == "host" and not await self._has_network():
-                    raise TransientError(
-                        f"no network: neither {address.host} nor {self._probe_host} is found"
-                    ) from error
-                raise
+        try:
+            async with (
+                self._manners.turn(address.host),
+                budget.spend(),
+                self._transport.get(address, headers) as answer,
+            ):
+                self._last_contact = time.monotonic()
+                if answer.status in _REDIRECTS and "location" in answer.headers:
+                    return address.join(_utf8(answer.headers["location"]))
+                self._judge(address, answer)
+                return await self._document(hops, answer, wanted, max_bytes or self._max_bytes)
+        except CrowdedError as error:
+            sentence = f"Too many pages of {address.host} are asked for at once; use another source."
+            raise PageError("busy", sentence, lasting=False) from error
+        except TimeoutError as error:
+            sentence = f"{address.host} did not send the page within {self._deadline:g} s."
+            raise PageError("time", sentence, lasting=False) from error
+        except NoNetworkError as error:
+            raise self._unreachable(address, error) from error
+        except PageError as error:
+            if error.kind == "host" and not await self._has_network():
+                raise TransientError(f"no network: neither {address.host} nor {self._probe_host} is found") from error
+            raise
 
     async def _document(
         self, hops: list[Address], answer: Answer, wanted: Collection[str] | None, limit: int
@@ -187,11 +194,12 @@ class Fetcher:
         body, truncated = b"", False
         if answer.status != 304:
             if wanted is not None and kind not in wanted and kind not in _UNKNOWN_TYPES:
-                raise PageError("type", f"This is no text but a file of type {kind}, which cannot be read here.")
+                named = f"a file of type {kind}" if _TYPE.fullmatch(kind) else "something of an unknown kind"
+                raise PageError("type", f"This is no text but {named}, which cannot be read here.")
             body, truncated = await decoding.read(answer.body, answer.headers.get("content-encoding", ""), limit)
             kind = _sniffed(body) if kind in _UNKNOWN_TYPES else kind
             if wanted is not None and kind not in wanted:
-                raise PageError("type", "This is no text but a file of an unknown kind, which cannot be read here.")
+                raise PageError("type", "This is no text but something of an unknown kind, which cannot be read here.")
         return Document(
             url=hops[-1].url,
             status=answer.status,
@@ -230,7 +238,7 @@ class Fetcher:
         return PageError("busy", sentence, lasting=False, status=answer.status)
 
     def _refuse_resting(self, host: str) -> None:
-        if self._manners.left(host) > _LONGEST_WAIT:
+        if self._manners.resting(host) > _LONGEST_WAIT:
             raise PageError("busy", f"{host} asks not to be visited for now; use another source.", lasting=False)
 
     async def _has_network(self) -> bool:

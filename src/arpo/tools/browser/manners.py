@@ -1,10 +1,12 @@
 """How often and how many at once: what a host is asked of us, over all trajectories of this process.
 
 Two requests to a host start at least `interval` seconds apart, more if the host asked for it, and no more than
-`per_host` are under way. Who asked first is first. Waiting counts against nobody's time limit. Nothing here belongs to
-an event loop.
+`per_host` are under way. Who asked first is first. Waiting counts against nobody's time limit, but nobody waits longer
+than `max_wait`: a site that wants to be read slowly must not hold up a rollout for hours. Nothing here belongs to an
+event loop.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,11 +20,16 @@ _REMEMBERED = 10_000
 """Hosts, the last ones."""
 
 
+class CrowdedError(Exception):
+    """Too many requests wait for this host already."""
+
+
 @dataclass(eq=False, slots=True)
 class _Host:
     places: Turns
     interval: float
-    next_start: float = 0.0
+    next_start: float = float("-inf")
+    resting_until: float = float("-inf")
     lookup: Turns = field(default_factory=lambda: Turns(1))
     users: int = 0
 
@@ -30,30 +37,45 @@ class _Host:
 class Manners:
     """The queue before each host."""
 
-    def __init__(self, interval: float = 1.0, per_host: int = 2, clock: Clock | None = None) -> None:
+    def __init__(
+        self, interval: float = 1.0, per_host: int = 2, clock: Clock | None = None, *, max_wait: float = 60.0
+    ) -> None:
+        """Seconds between starts, requests at once, and seconds that a request waits for its turn at the most."""
         self._interval, self._per_host, self._clock = interval, per_host, clock or Clock()
+        self._max_wait = max_wait
         self._hosts: OrderedDict[str, _Host] = OrderedDict()
 
     @asynccontextmanager
     async def turn(self, host: str) -> AsyncIterator[None]:
-        """Around one request to `host`: begins when it may start."""
+        """Around one request to `host`: begins when it may start. Raises CrowdedError if that takes too long."""
         state = self._state(host)
         state.users += 1
         try:
-            with off_the_clock():
-                await state.places.enter()
+            await self._enter(state)
             try:
-                with off_the_clock():
-                    await self._wait(state)
                 yield
             finally:
                 state.places.leave()
         finally:
             state.users -= 1
 
+    async def _enter(self, state: _Host) -> None:
+        """Wait for a place and for the time to start."""
+        try:
+            with off_the_clock():
+                async with asyncio.timeout(self._max_wait):
+                    await state.places.enter()
+                    try:
+                        await self._wait(state)
+                    except BaseException:
+                        state.places.leave()
+                        raise
+        except TimeoutError as error:
+            raise CrowdedError from error
+
     async def _wait(self, state: _Host) -> None:
         now = self._clock.now()
-        start = max(now, state.next_start)
+        start = max(now, state.next_start, state.resting_until)
         state.next_start = start + state.interval
         if start > now:
             await self._clock.sleep(start - now)
@@ -81,11 +103,11 @@ class Manners:
     def pause(self, host: str, seconds: float) -> None:
         """The host asked to be left alone for so long."""
         state = self._state(host)
-        state.next_start = max(state.next_start, self._clock.now() + seconds)
+        state.resting_until = max(state.resting_until, self._clock.now() + seconds)
 
-    def left(self, host: str) -> float:
-        """Seconds until the host may be asked again."""
-        return max(self._state(host).next_start - self._clock.now(), 0.0)
+    def resting(self, host: str) -> float:
+        """Seconds for which the host still wants to be left alone."""
+        return max(self._state(host).resting_until - self._clock.now(), 0.0)
 
     def _state(self, host: str) -> _Host:
         state = self._hosts.get(host)
@@ -99,5 +121,6 @@ class Manners:
         """Drop a host that was asked long ago, unless somebody waits there or it is still resting."""
         if len(self._hosts) > _REMEMBERED:
             oldest = list(islice(self._hosts.items(), 100))
-            free = (name for name, host in oldest if host.users == 0 and host.next_start <= self._clock.now())
+            now = self._clock.now()
+            free = (name for name, host in oldest if not host.users and max(host.next_start, host.resting_until) <= now)
             self._hosts.pop(next(free, ""), None)

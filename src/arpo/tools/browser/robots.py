@@ -17,8 +17,6 @@ from arpo.tools.browser.fetch import Document, Fetcher
 from arpo.tools.browser.guard import Address
 from arpo.tools.browser.manners import Manners
 
-TOKEN = "arpo"
-"""The name under which a robots.txt may address us."""
 _LONGEST = 512_000
 """Bytes that are read (the RFC asks for 500 KiB at least)."""
 _GOOD_FOR, _TROUBLE_FOR = 3600.0, 60.0
@@ -43,7 +41,9 @@ class Robots:
     """Asks robots.txt before a page is asked for."""
 
     def __init__(self, fetcher: Fetcher, manners: Manners, now: Callable[[], float] = time.monotonic) -> None:
+        """A robots.txt addresses us by the product in the fetcher's user agent: "arpo" in "arpo/1.0 (...)"."""
         self._fetcher, self._manners, self._now = fetcher, manners, now
+        self._token = fetcher.agent.split("/")[0].split(" ")[0]
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
     async def admit(self, address: Address) -> None:
@@ -55,7 +55,7 @@ class Robots:
         if known.closed:
             sentence = f"{address.host} cannot say whether programs may read this page; use another source."
             raise PageError("robots", sentence, lasting=False)
-        if known.rules is not None and not known.rules.can_fetch(address.url, TOKEN):
+        if known.rules is not None and not known.rules.can_fetch(address.url, self._token):
             raise PageError("robots", f"{address.host} asks programs not to read this page; use another source.")
 
     def _fresh(self, origin: str) -> _Known | None:
@@ -71,7 +71,7 @@ class Robots:
             closed = error.kind == "busy" or (error.status or 0) >= 500
             if not closed and error.kind != "status" and error.kind not in _NO_RULES:
                 raise
-        if rules is not None and (delay := rules.crawl_delay(TOKEN)) is not None:
+        if rules is not None and (delay := rules.crawl_delay(self._token)) is not None:
             self._manners.slow_down(address.host, min(delay, _SLOWEST))
         known = _Known(rules, closed, self._now() + (_TROUBLE_FOR if closed else _GOOD_FOR))
         self._known[address.origin] = known

@@ -69,6 +69,7 @@ class BrowserSettings(LimitedSettings):
 
     timeout: float = Field(default=45.0, gt=0, allow_inf_nan=False)
     max_chars: int = Field(default=4000, ge=500)
+    concurrency: int | None = Field(default=64, ge=1)
 
     contact: str = Field("", max_length=200)
     """An address or URL for those whose servers are visited; it stands in the user agent. Give one before you go on
@@ -108,6 +109,9 @@ class BrowserSettings(LimitedSettings):
 
     per_host: int = Field(2, ge=1)
     """Requests to one host at once."""
+
+    max_wait: float = Field(60.0, gt=0, allow_inf_nan=False)
+    """Seconds that a request waits for its turn at a host; then the policy is told to use another source."""
 
     workers: int = Field(2, ge=1)
     """Processes that take the text out of documents."""
