@@ -14,6 +14,8 @@ from arpo.tools.sandbox.watch import Tree
 
 _CAP_SYS_PTRACE = 19
 _IN_MEMORY = namespaces.WORK
+_ROOM = 16
+"""Times its limit of processes that a run without a user namespace may have for a moment."""
 
 
 class Rung(Protocol):
@@ -112,7 +114,7 @@ class NamespaceRung:
         native.drop_capabilities(keep=_CAP_SYS_PTRACE)
         native.prctl(native.PR_SET_DUMPABLE, 0)
         proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        child.First(pid, first, Tree(proc, None, None, self.shared_mb)).live(_end_all)
+        child.First(pid, first, Tree(proc, None, namespaces.WORK, self.shared_mb)).live(_end_all)
 
     def _confine(self, limits: dict[str, Any]) -> tuple[bytes, str]:
         namespaces.mount_writable(int(limits["file_mb"]), self.temporary)
@@ -213,7 +215,9 @@ class LandlockRung:
     def _confine(self, limits: dict[str, Any], own: str, proc: int) -> tuple[bytes, str]:
         for name in ("HOME", "TMPDIR"):
             os.environ[name] = own
-        rlimits.apply(limits, rlimits.processes_of_user(proc) + int(limits["pids"]))
+        # The kernel counts all of this user's, runs that start later too: the watcher keeps the limit, this stops a
+        # fork bomb in the moment before it does.
+        rlimits.apply(limits, rlimits.processes_of_user(proc) + _ROOM * int(limits["pids"]))
         landlock.confine(self.view, own, self.abi)
         if self.abi >= landlock.SCOPES_FROM:
             return self.filter, own
@@ -231,8 +235,10 @@ class LandlockRung:
 
 def _end_descendants(tree: Tree) -> None:
     """Kill all that came from this process until none is left; orphans become its children and are reaped."""
+    killed: set[int] = set()
     while True:
-        for pid in tree.pids():
+        here = set(tree.pids())
+        for pid in here:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         try:
@@ -240,7 +246,9 @@ def _end_descendants(tree: Tree) -> None:
                 pass
         except ChildProcessError:
             return
-        signal.sigtimedwait({signal.SIGCHLD}, 0.005)
+        if here <= killed:  # nobody new: give them time to end
+            signal.sigtimedwait({signal.SIGCHLD}, 0.005)
+        killed = here
 
 
 RUNGS: dict[str, Callable[[], Rung]] = {"namespace": NamespaceRung, "landlock": LandlockRung}

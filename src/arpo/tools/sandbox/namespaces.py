@@ -131,17 +131,19 @@ def _hide(path: str) -> None:
         native.mount("/dev/null", _BUILD_AT + path, None, native.MS_BIND)
 
 
-def mount_proc() -> bool:
-    """This run's own /proc, as bare as the kernel can make it. False where the container forbids any."""
+def mount_proc() -> None:
+    """This run's own /proc, as bare as the kernel can make it. Raises OSError where the machine allows none, as in a
+    container whose own is covered in places: without one nobody could see what the run's processes use.
+    """
     flags = native.MS_RDONLY | native.MS_NOSUID | native.MS_NODEV | native.MS_NOEXEC
     for options in _PROC_OPTIONS:
         try:
             native.mount("proc", "/proc", "proc", flags, options)
         except OSError:
-            continue
-        return True
-    native.mount("tmpfs", "/proc", "tmpfs", flags, "size=4k,mode=755")
-    return False
+            if options == _PROC_OPTIONS[-1]:
+                raise
+        else:
+            return
 
 
 def mount_writable(megabytes: int, temporary: str) -> None:

@@ -2,7 +2,7 @@
 
 Memory is bounded as what may be mapped on top of the loaded packages; what all processes use together is the
 watcher's. Counts of processes hold for the run alone in a user namespace of its own; elsewhere the kernel counts all
-of the user's, so those that are there already are added.
+of the user's, so those that are there already are added and the watcher has the last word.
 """
 
 import os
@@ -52,7 +52,7 @@ def processes_of_user(proc: int) -> int:
         if name.isdigit():
             try:
                 if os.stat(name, dir_fd=proc).st_uid == os.getuid():
-                    count += len(os.listdir(os.open(f"{name}/task", os.O_RDONLY | os.O_DIRECTORY, dir_fd=proc)))
+                    count += os.stat(f"{name}/task", dir_fd=proc).st_nlink - 2  # a folder per thread
             except OSError:
                 continue
     return count

@@ -39,7 +39,7 @@ DENIED = tuple(_DENIED.split())
 _BY_PATH = (
     "socket chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat "
     "setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat truncate "
-    "inotify_init inotify_init1 shmat shmctl semop semctl semtimedop msgsnd msgrcv msgctl mq_unlink"
+    "inotify_init inotify_init1 shmat shmctl semop semctl semtimedop msgsnd msgrcv msgctl mq_unlink pidfd_open"
 )
 ON_THE_HOST = tuple(_BY_PATH.split())
 """Denied too where the files, sockets and queues of the host are within reach: what Landlock does not look at."""

@@ -13,8 +13,8 @@ import time
 from dataclasses import dataclass
 
 _PAGE_MB = resource.getpagesize() / (1 << 20)
-_EVERY = 1.0
-"""Seconds after which an exact look is taken at a run whose processes together have more resident than they may."""
+_REST = 4.0
+"""Times what an exact look took: how long a run whose processes share much is left alone after it."""
 _FREE_DESCRIPTORS = 256
 _SOCKET_MB = 0.2
 """What fits into the send buffer of a socket as Linux makes it."""
@@ -40,7 +40,7 @@ class Tree:
         self.top = top
         self.writable = writable
         self.shared_mb = shared_mb
-        self._left = self._seen = self._looked = 0.0
+        self._left = self._seen = self._next = 0.0
         self.children_told = _exists(proc, f"{os.getpid()}/task/{os.getpid()}/children")
 
     def pids(self) -> list[int]:
@@ -92,13 +92,15 @@ class Tree:
 
     def _bounded_mb(self, resident_mb: float, pids: list[int], limit_mb: float) -> float:
         """Exact if it may be above the limit. After an exact look it cannot have grown by more than what is resident
-        has, so that a run of many processes that share much is not held up by being looked at all the time.
+        has, but for what is written into shared pages; so that a run of many processes that share much is not held up
+        by being looked at all the time.
         """
         now = time.monotonic()
         self._left -= max(0.0, resident_mb - self._seen)
         self._seen = resident_mb
-        if self._left <= 0.0 or now - self._looked > _EVERY:
-            self._left, self._looked = limit_mb - self._exact_mb(pids, limit_mb), now
+        if self._left <= 0.0 or now >= self._next:
+            self._left = limit_mb - self._exact_mb(pids, limit_mb)
+            self._next = time.monotonic() + _REST * (time.monotonic() - now)
         return limit_mb - self._left
 
     def _exact_mb(self, pids: list[int], limit_mb: float) -> float:
