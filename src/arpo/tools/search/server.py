@@ -14,8 +14,10 @@ over the same folder cost next to no memory.
 
 import asyncio
 import json
+import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -159,7 +161,19 @@ def serve(index: Index, host: str, port: int, default_top_k: int, ready: Callabl
         raise ToolSetupError("a search server needs starlette and uvicorn: pip install 'arpo[serve]'") from error
     with _listening(host, port) as listener:
         ready(f"http://{_shown(host)}:{listener.getsockname()[1]}/retrieve")
-        uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[listener])
+        with _ended_by_signals():
+            uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[listener])
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """uvicorn ends on SIGINT or SIGTERM and then sends itself the signal again; here that is how it is meant to end."""
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _listening(host: str, port: int) -> socket.socket:
