@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from chat_models import PYTHON, SEARCH, Recorder, installed, talk, tokenizer
 
+from arpo.data.conversations import Conversation, Turn, to_pieces
 from arpo.protocol.registry import build
 from arpo.protocol.settings import DialectSettings
 from arpo.task import ask
-from arpo.tree import RolloutTree, Source
+from arpo.train.batches import IGNORED, encode_pieces
+from arpo.tree import Finish, RolloutTree, Source
 
 REPLY = 'Chad | "area": 1,284,000 sq km\nCapital: N\'Djamena'
 ARGUMENTS = {"query": "area of Chad", "top_k": 3, "fields": ["area", "capital"]}
@@ -138,3 +140,25 @@ def test_prompts_print_the_date_of_the_settings():
         chosen = DialectSettings(type=kind, date="2025-03-15", **settings)
         dialect = build(chosen, tokenizer(family, installed(name)), [SEARCH])
         assert shown in dialect.decode(dialect.prompt(ask("Hi?", "x")))
+
+
+def test_demonstrations_have_the_tokens_of_rollouts():
+    """What cold start learns from a conversation file is what a rollout in the hermes dialect would hold."""
+    dialect = build(DialectSettings(type="hermes"), tokenizer("qwen2_5", installed("qwen2_5")), [SEARCH])
+    task = ask("How large is Chad?", "42")
+    call = '{"name": "search", "arguments": {"query": "area of Chad"}}'
+    turns = (
+        *(Turn(message["role"], message["content"], False) for message in dialect.messages(task)),
+        Turn("assistant", f"<tool_call>\n{call}\n</tool_call>", True),
+        Turn("tool", REPLY, False),
+        Turn("assistant", "so \\boxed{42}", True),
+    )
+    conversation = Conversation(turns, tuple(dialect.template.functions), "a row")
+    (row,) = encode_pieces(dialect.tokenizer, [to_pieces(conversation, dialect.tokenizer)])
+    said = [
+        dialect.tokenizer.encode(text, add_special_tokens=False)
+        for text in (f"<tool_call>\n{call}\n</tool_call><|im_end|>", "so \\boxed{42}<|im_end|>")
+    ]
+    whole = [*dialect.prompt(task).tolist(), *said[0], *dialect.result(REPLY, finish=Finish.STOP).tolist(), *said[1]]
+    assert row.input_ids[: len(whole)] == whole
+    assert [token for token in row.labels if token != IGNORED] == [*said[0], *said[1]]

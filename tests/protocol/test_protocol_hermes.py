@@ -1,16 +1,23 @@
 """What is special about the Hermes format: prompts, results and trajectories of Qwen-like chat models."""
 
+import random
+
 import numpy as np
 import pytest
 from chat_models import PYTHON, SEARCH, Recorder, installed, talk, tokenizer
 
+from arpo.engine.scripted import Scripted, ScriptedEngine
 from arpo.errors import ConfigError
 from arpo.protocol.base import Call, Dialect, ParseCode
 from arpo.protocol.hermes import HermesDialect
 from arpo.protocol.registry import build
 from arpo.protocol.settings import DialectSettings
 from arpo.protocol.tags import TagsDialect
+from arpo.rollout.agent import Agent
+from arpo.rollout.scheduler import rollout
+from arpo.rollout.settings import EntropySettings, RolloutSettings
 from arpo.task import Message, Task, ask
+from arpo.tools.toolbox import ToolBox
 from arpo.tree import Finish, Source
 
 PLAIN = (
@@ -194,6 +201,40 @@ async def test_a_call_too_many_is_told_once():
     text = one.decode(tree.paths()[0].token_T)
     assert "<tool_response>\nNo tool calls left. Answer now.\n</tool_response>" in text
     assert "<|im_end|><|im_end|>" not in text
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_groups_with_branches_drafts_and_mistakes_are_valid_trees(seed):
+    """Random policies: whatever they say, trees are valid, no end token stands twice and every frame is whole."""
+    one = hermes()
+    texts = [
+        f"<think>maybe {CALL}",
+        f"</think>{CALL}",
+        CALL,
+        "<tool_call>{]</tool_call>",
+        "\\boxed{42}<|im_end|>",
+        "hm<|im_end|>",
+        f"{CALL[:-12]}<|im_end|>",
+        "talk " * 100,
+    ]
+
+    def babble(prefix: tuple[int, ...], drawn: int) -> list[Scripted]:
+        luck = random.Random(drawn)
+        ids = one.tokenizer.encode(luck.choice(texts) + "talk " * 300, add_special_tokens=False)
+        return [Scripted(token, -0.5, 2 * luck.random()) for token in ids]
+
+    agent = Agent(ScriptedEngine(babble, one.decode), one, ToolBox([Recorder(SEARCH, "17")]), len(one.tokenizer))
+    chosen = RolloutSettings(total=8, initial=3, max_calls=3, max_tokens=500, max_result_tokens=120)
+    task = ask("How large is Chad?", "42", id=f"chad-{seed}")
+    tree = await rollout(task, agent, settings=chosen, entropy=EntropySettings(window=4), seed_parts=("x", seed))
+    tree.validate(8)
+    end = one.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    for path in tree.paths():
+        pairs = zip(path.token_T.tolist(), path.token_T.tolist()[1:], strict=False)
+        assert (end, end) not in set(pairs)
+    for segment in tree.segments:
+        if segment.source in (Source.TOOL, Source.NOTICE):
+            assert one.decode(segment.tokens).endswith("<|im_end|>\n<|im_start|>assistant\n")
 
 
 # ------------------------------------------------------------------ setting up
