@@ -154,7 +154,10 @@ async def test_arguments_that_the_schema_does_not_name_are_refused(tmp_path: Pat
     ("schema", "message"),
     [
         ({"type": "object", "properties": {"a": {"$ref": "http://169.254.169.254/x"}}}, "points outside of itself"),
-        ({"type": "object", "properties": {"a": {"type": "strange"}}}, "its schema is no JSON schema"),
+        ({"type": "object", "properties": {"a": {"type": "strange"}}}, "its schema is of no use"),
+        ({"type": "object", "properties": {"a": {"pattern": "("}}}, "its schema is of no use"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}, "its schema is of no use"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}}, "its schema is of no use"),
     ],
 )
 def test_schemas_that_cannot_be_used(schema: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from arpo.cli.cache import app as cache_app
 from arpo.cli.options import Configs, Options, resolve
 from arpo.errors import ArpoError, DataError
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from arpo.tools.toolbox import ToolBox
 
 app = App(name="tools", help="The tools of a configuration: list them, call one.")
-app.command("arpo.cli.cache:app", name="cache")
+app.command(cache_app)
 
 FAULT, DOWN = 1, 6
 """Exit codes: the call was at fault, timed out or ran into a limit; the machinery failed."""

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import anyio
@@ -93,10 +93,11 @@ async def _messages(inward: int, outward: int) -> AsyncIterator[tuple[Any, Any]]
                 return
 
     async def speak() -> None:
-        async with to_say:
-            async for said in to_say:
-                writer.write(said.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
-                await writer.drain()
+        with suppress(ConnectionError):  # a client that is gone is noticed by the other direction
+            async with to_say:
+                async for said in to_say:
+                    writer.write(said.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                    await writer.drain()
 
     async with anyio.create_task_group() as group:
         group.start_soon(listen)

@@ -27,6 +27,8 @@ NAME = re.compile(r"[A-Za-z0-9_.\-/]{1,128}")
 """A tool's name."""
 _COMPOSED = ("allOf", "anyOf", "oneOf", "if", "$ref", "dependentSchemas")
 """Keywords that bring in parameters from elsewhere in the schema."""
+_REASON = 300
+"""Characters of a reason that are shown."""
 _DIFFERENCE = 4000
 """Characters of a difference that are shown."""
 
@@ -56,13 +58,15 @@ def offers(server: str, listed: Iterable[types.Tool], wanted: Sequence[str]) -> 
 def _offer(server: str, tool: types.Tool) -> Offer:
     where = f"MCP server {server!r}: tool {clean(tool.name)!r}"
     if not NAME.fullmatch(tool.name):
-        raise ToolSetupError(f"{where}: its name is not made of 1 to 128 letters, digits and _ . - /; leave it out")
+        raise ToolSetupError(
+            f"{where}: its name is not made of 1 to 128 letters, digits and _ . - /; name only others in `tools`"
+        )
     if outside := sorted(set(_pointers(tool.input_schema))):
-        raise ToolSetupError(f"{where}: its schema points outside of itself ({clean(outside[0])}); leave it out")
-    try:
-        jsonschema.Draft202012Validator.check_schema(tool.input_schema)
-    except jsonschema.SchemaError as error:
-        raise ToolSetupError(f"{where}: its schema is no JSON schema ({clean(error.message)}); leave it out") from None
+        raise ToolSetupError(
+            f"{where}: its schema points outside of itself ({clean(outside[0])}); name only others in `tools`"
+        )
+    if (wrong := _wrong_with(tool.input_schema)) is not None:
+        raise ToolSetupError(f"{where}: its schema is of no use ({clean(wrong)}); name only others in `tools`")
     hints = tool.annotations
     return Offer(
         name=tool.name,
@@ -71,6 +75,23 @@ def _offer(server: str, tool: types.Tool) -> Offer:
         raw={"description": tool.description or "", "parameters": tool.input_schema},
         repeatable=hints is not None and bool(hints.read_only_hint or hints.idempotent_hint),
     )
+
+
+def _wrong_with(schema: dict[str, Any]) -> str | None:
+    """What is wrong with a schema, or what goes wrong when arguments are checked against it: a pattern that is no
+    regular expression, a reference to nothing or to itself. None if nothing does.
+    """
+    try:
+        jsonschema.Draft202012Validator.check_schema(schema)
+        validator = jsonschema.Draft202012Validator(schema)
+        samples: tuple[Any, ...] = ("", 0, [], {}, None)
+        for value in samples:
+            list(validator.iter_errors(dict.fromkeys(schema.get("properties", ()), value)))
+    except jsonschema.SchemaError as error:
+        return error.message
+    except Exception as error:  # noqa: BLE001 - the library has no common error for what a schema can do to it
+        return cap(f"{type(error).__name__}: {error}", _REASON)
+    return None
 
 
 def _pointers(schema: Any) -> Iterable[str]:
