@@ -139,6 +139,25 @@ async def test_no_trajectory_that_met_an_outage_has_a_reward(outage: str) -> Non
     assert [tree.segments[leaf].finish for leaf in tree.leaves] == [Finish.ERROR] * 4
 
 
+async def test_a_pause_costs_a_rollout_nothing_but_time() -> None:
+    clock = FakeClock()
+    back = clock.time + 60
+
+    def reply(text: str) -> ToolResult:
+        if clock.time < back:
+            raise TransientError("500")
+        return ToolResult(ToolStatus.OK, "found")
+
+    tool = ToyTool("search", reply)
+    tool.idempotent = True  # type: ignore[attr-defined]
+    limit = Limit(breaker_after=1, breaker_rest=7.0, outage="pause")
+    tools = ToolBox([tool], {"search": limit}, clock)
+    tree = await grow(TURNS, GRPO.model_copy(update={"share_calls": "off"}), tools=tools)
+    assert [tree.segments[leaf].finish for leaf in tree.leaves] == [Finish.STOP] * 4
+    assert clock.time >= back
+    assert tools.stats["search"].openings == 1
+
+
 @pytest.mark.parametrize(("share", "after"), [("off", 2), ("group", 1)])
 async def test_a_step_that_is_to_fail_fails_also_for_those_who_wait_for_an_equal_call(share: str, after: int) -> None:
     settings = GRPO.model_copy(update={"share_calls": share})

@@ -116,12 +116,13 @@ def _line(text: str | None) -> str:
 
 def _annotated(function: Callable[..., Any], where: str, *, method: bool) -> list[tuple[inspect.Parameter, Any]]:
     """The parameters with what their annotations stand for."""
-    parameters = list(inspect.signature(function).parameters.values())[1 if method else 0 :]
     try:
+        parameters = list(inspect.signature(function).parameters.values())[1 if method else 0 :]
         hints = typing.get_type_hints(function, include_extras=True)
-    except (NameError, TypeError, AttributeError) as error:
+    except (NameError, TypeError, ValueError, AttributeError) as error:
         raise ToolSetupError(
-            f"{where}: an annotation cannot be read ({error}); define what it names in the module, outside functions"
+            f"{where}: its annotations cannot be read ({error}); write a function of your own, and define the types "
+            "that it names in the module, outside functions"
         ) from error
     for one in parameters:
         if one.kind in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL, one.VAR_KEYWORD):
