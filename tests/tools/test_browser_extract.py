@@ -209,9 +209,8 @@ async def test_a_worker_that_dies_between_two_documents_is_replaced(shared):
     assert shared._idle[0].process.pid != old.pid
 
 
-@pytest.mark.parametrize(("name", "value"), [("_JOBS", 0), ("_GROWN", 0.001)])
-async def test_a_worker_that_has_worked_long_or_grown_is_retired(shared, monkeypatch, name, value):
-    monkeypatch.setattr(extract, name, value)
+async def test_a_worker_that_has_grown_is_retired(shared, monkeypatch):
+    monkeypatch.setattr(extract, "_GROWN", 0.001)
     await shared.extract(PAGE, "text/html", "")
     assert shared._idle == []
     assert shared._ended[-1].wait(10) == -signal.SIGKILL
