@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
@@ -89,15 +89,17 @@ async def _messages(inward: int, outward: int) -> AsyncIterator[tuple[Any, Any]]
                 while piece := await reader.read(_PIECE):
                     for message in lines.feed(piece):
                         await heard.send(SessionMessage(message))
-            except (EndlessLineError, ConnectionError, anyio.BrokenResourceError):
+            except (EndlessLineError, ConnectionError, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 return
 
     async def speak() -> None:
-        with suppress(ConnectionError):  # a client that is gone is noticed by the other direction
+        try:
             async with to_say:
                 async for said in to_say:
                     writer.write(said.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
                     await writer.drain()
+        except ConnectionError:
+            heard.close()  # whoever does not listen any more has nothing more to say either
 
     async with anyio.create_task_group() as group:
         group.start_soon(listen)

@@ -27,6 +27,7 @@ NAME = re.compile(r"[A-Za-z0-9_.\-/]{1,128}")
 """A tool's name."""
 _COMPOSED = ("allOf", "anyOf", "oneOf", "if", "$ref", "dependentSchemas")
 """Keywords that bring in parameters from elsewhere in the schema."""
+_REMEDY = "leave it out by naming the others in `tools`"
 _REASON = 300
 """Characters of a reason that are shown."""
 _DIFFERENCE = 4000
@@ -58,15 +59,11 @@ def offers(server: str, listed: Iterable[types.Tool], wanted: Sequence[str]) -> 
 def _offer(server: str, tool: types.Tool) -> Offer:
     where = f"MCP server {server!r}: tool {clean(tool.name)!r}"
     if not NAME.fullmatch(tool.name):
-        raise ToolSetupError(
-            f"{where}: its name is not made of 1 to 128 letters, digits and _ . - /; name only others in `tools`"
-        )
+        raise ToolSetupError(f"{where}: its name is not made of 1 to 128 letters, digits and _ . - /; {_REMEDY}")
     if outside := sorted(set(_pointers(tool.input_schema))):
-        raise ToolSetupError(
-            f"{where}: its schema points outside of itself ({clean(outside[0])}); name only others in `tools`"
-        )
+        raise ToolSetupError(f"{where}: its schema points outside of itself ({clean(outside[0])}); {_REMEDY}")
     if (wrong := _wrong_with(tool.input_schema)) is not None:
-        raise ToolSetupError(f"{where}: its schema is of no use ({clean(wrong)}); name only others in `tools`")
+        raise ToolSetupError(f"{where}: its schema is of no use ({clean(wrong)}); {_REMEDY}")
     hints = tool.annotations
     return Offer(
         name=tool.name,
