@@ -86,8 +86,13 @@ class Circuit:
         """It went well: closed."""
         self.failures, self._opened, self._probing = 0, None, False
 
-    def fail(self, reason: str) -> bool:
-        """It failed. Returns whether the circuit is open now."""
+    def fail(self, reason: str, since: float | None = None) -> bool:
+        """It failed. `since`: when it was admitted; what was under way when the circuit opened tells nothing new.
+
+        Returns whether the circuit is open now.
+        """
+        if self._is_late(since):
+            return True
         self.failures += 1
         if self._opened is not None or self.failures >= self.threshold:
             self.open(reason)
@@ -98,6 +103,9 @@ class Circuit:
         self.openings += self._opened is None
         self._opened, self.reason, self._probing = self.clock.now(), reason, False
 
-    def release(self) -> None:
-        """It came to nothing that tells anything; the next may try."""
-        self._probing = False
+    def release(self, since: float | None = None) -> None:
+        """It came to nothing that tells anything; the next may try. `since`: as for `fail`."""
+        self._probing = self._probing and self._is_late(since)
+
+    def _is_late(self, since: float | None) -> bool:
+        return self._opened is not None and since is not None and since < self._opened

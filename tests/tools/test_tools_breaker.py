@@ -181,6 +181,38 @@ async def test_calls_that_were_under_way_when_it_opened_finish() -> None:
     assert not open_now(tools), "an answer is an answer"
 
 
+@pytest.mark.parametrize("how", ["fails", "is cancelled"])
+async def test_what_was_under_way_when_it_opened_neither_prolongs_the_rest_nor_lets_a_second_one_try(how: str) -> None:
+    gates = {"late": asyncio.Event(), "trying": asyncio.Event()}
+    called = []
+
+    async def call(arguments: Any, context: ToolContext) -> str:
+        called.append(context.path)
+        if context.path in gates:
+            await gates[context.path].wait()
+        raise OSError("refused")
+
+    clock = FakeClock()
+    tools = box(call, clock=clock, breaker_after=2)
+    late = asyncio.ensure_future(ask(tools, ToolContext(path="late")))
+    await asyncio.sleep(0)
+    clock.time += 1
+    await statuses(tools, 2)
+    clock.time += 30
+    trying = asyncio.ensure_future(ask(tools, ToolContext(path="trying")))
+    while "trying" not in called:
+        await asyncio.sleep(0)
+    gates["late"].set() if how == "fails" else late.cancel()
+    await asyncio.gather(late, return_exceptions=True)
+    await ask(tools, ToolContext(path="second"))
+    assert "second" not in called
+    gates["trying"].set()
+    await trying
+    clock.time += 30
+    await ask(tools, ToolContext(path="next"))
+    assert "next" in called
+
+
 async def test_who_waited_in_line_while_it_opened_is_not_let_through() -> None:
     service, tools, _ = served(concurrency=1, breaker_after=2)
     results = await asyncio.gather(*(ask(tools) for _ in range(6)))

@@ -36,6 +36,7 @@ class Breaker:
         """Around one request, retries included. EngineDownError if nobody may ask or this failure is one too many."""
         if not self.circuit.admits():
             raise BreakerOpenError(self.circuit.reason)
+        since = self.circuit.clock.now()
         try:
             yield
         except RefusedError as error:
@@ -47,10 +48,10 @@ class Breaker:
             self.circuit.open(str(error))
             raise
         except EngineError as error:
-            self._failed(error)
+            self._failed(error, since)
             raise
         except BaseException:
-            self.circuit.release()
+            self.circuit.release(since)
             raise
         else:
             self.refusals = 0
@@ -68,7 +69,7 @@ class Breaker:
             self.circuit.open(f"{error} ({self.refusals} requests refused in a row)")
             raise EngineDownError(self.circuit.reason) from error
 
-    def _failed(self, error: EngineError) -> None:
+    def _failed(self, error: EngineError, since: float) -> None:
         count = self.circuit.failures + 1
-        if self.circuit.fail(f"{error} ({count} requests failed in a row; nothing more is sent for now)"):
+        if self.circuit.fail(f"{error} ({count} requests failed in a row; nothing more is sent for now)", since):
             raise EngineDownError(self.circuit.reason) from error

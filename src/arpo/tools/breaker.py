@@ -77,23 +77,23 @@ class Breaker:
             waited += rest
         return waited
 
-    def settle(self, result: ToolResult | None, *, tells: bool = True) -> bool:
-        """What came of a call that was let in; None: it was cancelled. `tells`: whether its failure says that the tool
-        may be down. Returns whether the tool is down now.
+    def settle(self, result: ToolResult | None, since: float, *, tells: bool = True) -> bool:
+        """What came of a call that was let in at `since`; None: it was cancelled. `tells`: whether its failure says
+        that the tool may be down. Returns whether the tool is down now.
         """
         if self.circuit is None:
             return False
         if result is not None and result.status is ToolStatus.INFRA_ERROR and tells:
-            return self._count(self.circuit, str(result.data.get("error", "")))
+            return self._count(self.circuit, str(result.data.get("error", "")), since)
         if result is None or result.cached or result.status in (ToolStatus.TIMEOUT, ToolStatus.INFRA_ERROR):
-            self.circuit.release()
+            self.circuit.release(since)
         else:
             self._close(self.circuit)
         return False
 
-    def _count(self, circuit: Circuit, reason: str) -> bool:
+    def _count(self, circuit: Circuit, reason: str, since: float) -> bool:
         was_closed = circuit.closed
-        down = circuit.fail(f"{circuit.failures + 1} calls in a row failed, the last with {reason}")
+        down = circuit.fail(f"{circuit.failures + 1} calls in a row failed, the last with {reason}", since)
         if down and was_closed:
             self._opened()
             log.warning("tool %s is down: %s; outage = %s", self.name, circuit.reason, self.limit.outage)

@@ -35,12 +35,15 @@ _NAMED = 10
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """What one try gave, and the seconds it used. `error`: what was raised; `tells`: of an outage, if it failed."""
+    """What one try gave, and the seconds it used. `error`: what was raised; `tells`: of an outage, if it failed;
+    `since`: when it was let in.
+    """
 
     result: ToolResult
     seconds: float
     error: Exception | None = None
     tells: bool = True
+    since: float = 0.0
 
 
 class Entry:
@@ -101,7 +104,7 @@ class Entry:
                 self.stats.waited += wait
                 await self._clock.sleep(wait)
                 continue
-            down = self.breaker.settle(once.result, tells=once.tells)
+            down = self.breaker.settle(once.result, once.since, tells=once.tells)
             if not (down and self.limit.outage == "pause" and self._may_repeat(once)):
                 self.stats.latencies.append(used)
                 result = self.breaker.failed(once.result) if down else once.result
@@ -123,17 +126,17 @@ class Entry:
         """Run one call that has had its turn, and give the place back."""
         self.running += 1
         self.stats.in_flight = max(self.stats.in_flight, self.running)
-        watch = Watch()
+        watch, since = Watch(), self._clock.now()
         try:
             once = await self._result(arguments, context, watch)
         except BaseException:
-            self.breaker.settle(None)
+            self.breaker.settle(None, since)
             raise
         finally:
             self.running -= 1
             self.breaker.leave()
         self.stats.waited += watch.off
-        return replace(once, seconds=watch.used())
+        return replace(once, seconds=watch.used(), since=since)
 
     async def _result(self, arguments: Mapping[str, Any], context: ToolContext, watch: Watch) -> _Try:
         try:
