@@ -33,6 +33,24 @@ HARMONY = (
     "<|channel|>analysis<|message|>I look it up.<|end|><|start|>assistant to=functions.search<|channel|>commentary "
     'json<|message|>{"query": "area of Chad", "top_k": 3, "fields": ["area", "capital"]}<|call|>'
 )
+GEMMA = (
+    '<|tool_call>call:search{fields:[<|"|>area<|"|>,<|"|>capital<|"|>],query:<|"|>area of Chad<|"|>,'
+    "top_k:3}<tool_call|>"
+)
+GEMMA_READS = {
+    "start_anchor_pattern": r"(?:<\|turn>model\n|<tool_response\|>)",
+    "fields": {
+        "tool_calls": {
+            "open_pattern": r"<\|tool_call>call:(?P<name>\w+)",
+            "close": "<tool_call|>",
+            "repeats": True,
+            "content": "json",
+            "content_args": {"string_delims": [['<|"|>', '<|"|>']], "unquoted_keys": True},
+            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+        },
+        "content": {"close": "<turn|>", "content": "text"},
+    },
+}
 THOUGHT = "I look it up."
 CASES: dict[str, tuple[str, str, dict[str, Any], str, str]] = {
     "qwen2_5": ("qwen2_5", "hermes", {}, HERMES, "so \\boxed{42}<|im_end|>"),
@@ -49,6 +67,14 @@ CASES: dict[str, tuple[str, str, dict[str, Any], str, str]] = {
     "qwen3_6": ("qwen3", "qwen_xml", {}, f"{THOUGHT}\n</think>\n\n{XML}", "ok\n</think>\n\n\\boxed{42}<|im_end|>"),
     "qwen3_8": ("qwen3", "qwen_xml", {}, f"{THOUGHT}\n</think>\n\n{XML}", "ok\n</think>\n\n\\boxed{42}<|im_end|>"),
     "qwen3_5_nothink": ("qwen3", "qwen_xml", {}, XML, "\\boxed{42}<|im_end|>"),
+    "nemotron_3_nano": (
+        "qwen3",
+        "qwen_xml",
+        {},
+        f"{THOUGHT}\n</think>\n{XML}",
+        "ok\n</think>\n\\boxed{42}<|im_end|>",
+    ),
+    "gemma4": ("gemma", "openai", {"response_template": GEMMA_READS}, GEMMA, "so \\boxed{42}<turn|>"),
     "llama3_1": ("llama", "llama", {}, LLAMA, "so \\boxed{42}<|eot_id|>"),
     "llama3_2": ("llama", "llama", {}, LLAMA, "so \\boxed{42}<|eot_id|>"),
     "gptoss": (
@@ -101,7 +127,7 @@ async def test_trajectories_are_what_the_template_renders(name):
     assert dialect.format_errors([call, call, answer]) == []
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in ("llama3_1", "llama3_2", "gptoss")])
+@pytest.mark.parametrize("name", [name for name in CASES if "qwen" in name])
 async def test_a_sampled_end_token_is_not_said_twice(name):
     """An engine without stop strings lets the policy end its turn itself; the same conversation comes of it."""
     call, answer = CASES[name][3:]

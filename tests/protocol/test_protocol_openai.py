@@ -36,6 +36,13 @@ GLM_CALL = (
     "<tool_call>search\n<arg_key>query</arg_key>\n<arg_value>area of Chad</arg_value>\n<arg_key>top_k</arg_key>\n"
     "<arg_value>3</arg_value>\n</tool_call>"
 )
+LLAMA_CALLS = {
+    "open_pattern": r'\{"name":\s*"(?P<name>[^"]+)",\s*"parameters":\s*',
+    "close_pattern": r"\}<\|eot_id\|>\s*",
+    "repeats": True,
+    "content": "json",
+    "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+}
 TO = "<|start|>assistant to=functions.search<|channel|>commentary json<|message|>"
 BEHIND = "<|start|>assistant<|channel|>commentary to=functions.search <|constrain|>json<|message|>"
 THINKS = "<|channel|>analysis<|message|>hm<|end|>"
@@ -101,7 +108,7 @@ async def test_glm_calls_end_with_a_stop_string_and_values_have_the_schema_s_typ
     one = glm()
     assert one.stop == ("</tool_call>",)
     assert parse(one, f"\n<think>hm</think>\n{GLM_CALL}", Finish.CALL) == ParseResult(
-        Call("search", {"query": "area of Chad", "top_k": 3}, "types")
+        Call("search", {"query": "area of Chad", "top_k": 3})
     )
     tools = [Recorder(SEARCH, "17"), Recorder(PYTHON, "4")]
     says = [f"\n<think>maybe {GLM_CALL}", f"</think>\n{GLM_CALL}", "\n<think>ok</think>\n\\boxed{17}<|user|>"]
@@ -115,6 +122,19 @@ async def test_glm_calls_end_with_a_stop_string_and_values_have_the_schema_s_typ
     assert one.decode(tree.segments[2].tokens) == frame
 
 
+def test_an_end_token_within_the_end_of_a_call_ends_the_turn_as_always():
+    reads = {"start_anchor": "<|end_header_id|>", "fields": {"tool_calls": {**LLAMA_CALLS}, "content": {}}}
+    one = OpenaiDialect(
+        tokenizer("llama", installed("llama3_1")),
+        [SEARCH, PYTHON],
+        DialectSettings(type="openai", response_template=reads),
+    )
+    assert one.stop == ()
+    assert one.decode(one.result("17", finish=Finish.STOP)).startswith("<|start_header_id|>ipython")
+    text = '{"name": "search", "parameters": {"query": "x"}}<|eot_id|>'
+    assert parse(one, text) == ParseResult(Call("search", {"query": "x"}))
+
+
 @pytest.mark.parametrize(
     ("field", "end"),
     [
@@ -123,6 +143,7 @@ async def test_glm_calls_end_with_a_stop_string_and_values_have_the_schema_s_typ
         ({"close_pattern": r"<tool_call\|>\s*"}, "<tool_call|>"),
         ({"close_pattern": r"\)(?:\]<\|end\|>)?\s*"}, ""),
         ({"close_pattern": r"\d+"}, ""),
+        ({"close_pattern": r"\}<\|eot_id\|>\s*"}, "}<|eot_id|>"),
         ({}, ""),
     ],
 )
@@ -141,6 +162,11 @@ def test_where_response_templates_come_from(tmp_path):
     (tmp_path / "list.json").write_text("[]")
     with pytest.raises(ConfigError, match="holds no JSON object"):
         built("qwen3", "x", str(tmp_path / "list.json"))
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(ConfigError, match='no table "fields"'):
+        built("qwen3", "x", str(tmp_path / "other.json"))
+    with pytest.raises(ConfigError, match='no table "fields"'):
+        built("qwen3", "x", {"defaults": {}})
     (tmp_path / "glm.json").write_text(json.dumps(GLM))
     assert built("glm", installed("glm4moe"), str(tmp_path / "glm.json")).response_template == GLM
     own = tokenizer("glm", installed("glm4moe"))

@@ -31,11 +31,13 @@ MORE = (*CALLS, "<tool_response>", "</tool_response>", "<think>", "</think>")
 LLAMA = ("begin_of_text", "end_of_text", "start_header_id", "end_header_id", "eot_id", "eom_id", "python_tag")
 HARMONY = ("start", "end", "message", "channel", "constrain", "return", "call", "endoftext")
 GLM = ("[gMASK]", "<sop>", *(f"<|{name}|>" for name in ("endoftext", "system", "user", "assistant", "observation")))
+GEMMA = ("<eos>", "<|turn>", "<turn|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>')
 FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "qwen2_5": (CHATML, CALLS, "<|im_end|>"),
     "qwen3": (CHATML, MORE, "<|im_end|>"),
     "llama": (tuple(f"<|{name}|>" for name in LLAMA), (), "<|eot_id|>"),
     "harmony": (tuple(f"<|{name}|>" for name in HARMONY), (), "<|return|>"),
+    "gemma": (GEMMA, (), "<eos>"),
     "glm": (GLM, MORE, "<|endoftext|>"),
 }
 """Special tokens, added tokens that are not special, and the end token."""

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from arpo.errors import ConfigError
-from arpo.protocol.arguments import Fault
+from arpo.protocol.arguments import Fault, coerced
 from arpo.protocol.base import Call, ParseCode, ToolSpec
 from arpo.protocol.chat import ChatDialect
 from arpo.protocol.reading import Attempt, View
@@ -62,7 +62,9 @@ class OpenaiDialect(ChatDialect):
         self.response_template = response_template(tokenizer, settings.response_template)
         end = call_end(self.response_template)
         special = {entry.content for entry in tokenizer.added_tokens_decoder.values() if entry.special}
-        self.call_end, self.call_token = ("", end) if end in special else (end, "")
+        self.call_token = end if end in special else ""
+        self.call_end = "" if any(token in end for token in special) else end
+        self._untyped = self.response_template["fields"].get("tool_calls", {}).get("content") == "xml-inline"
         super().__init__(tokenizer, tools, settings)
         if not self.template.speaks_tools:
             raise ConfigError(
@@ -98,21 +100,27 @@ class OpenaiDialect(ChatDialect):
         called = attempt.body.get("function") if isinstance(attempt.body, Mapping) else None
         if not isinstance(called, Mapping) or not isinstance(called.get("name"), str):
             return Fault(ParseCode.INVALID_JSON, "The call names no tool.")
-        return spoken(called["name"], called.get("arguments"), self.schemas, self.settings.repair, [])
+        arguments = called.get("arguments")
+        tool = self.schemas.resolve(called["name"])
+        if self._untyped and tool and isinstance(arguments, Mapping):
+            arguments = coerced(dict(arguments), self.schemas.parameters[tool])
+        return spoken(called["name"], arguments, self.schemas, self.settings.repair, [])
 
 
 def response_template(tokenizer: Any, given: Mapping[str, Any] | str | None) -> dict[str, Any]:
     """The settings' response template, the tokenizer's, ours for gpt-oss, or what TRL knows. Raises ConfigError."""
-    if isinstance(given, str):
-        return _from_file(Path(given))
-    known = HARMONY if "<|channel|>" in str(tokenizer.chat_template) else None
-    found = given or getattr(tokenizer, "response_template", None) or known or _known_to_trl(tokenizer)
-    if not found:
+    found: Mapping[str, Any] | None = _from_file(Path(given)) if isinstance(given, str) else given
+    if found is None:
+        known = HARMONY if "<|channel|>" in str(tokenizer.chat_template) else None
+        found = getattr(tokenizer, "response_template", None) or known or _known_to_trl(tokenizer)
+    if found is None:
         raise ConfigError(
             f'protocol.type = "openai": the tokenizer {tokenizer.name_or_path!r} has no response template and TRL '
             "knows none for its chat template; set protocol.response_template to one (see transformers' response "
             "parsing), or protocol.type to the model's own dialect"
         )
+    if not isinstance(found.get("fields"), Mapping):
+        raise ConfigError('protocol.response_template has no table "fields", so it is no response template')
     return dict(found)
 
 
