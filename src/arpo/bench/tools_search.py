@@ -35,7 +35,7 @@ class SearchRow:
     """Whether the texts and queries of the published search cache are among them."""
     seconds_build: float
     megabytes_build: float
-    """Memory at the peak of the build, beyond what the process had before."""
+    """Memory at the peak of the build, beyond what the process had before; pages of files that it maps are counted."""
     megabytes_index: float
     ms_open: float
     p50_ms: float

@@ -22,7 +22,7 @@ import numpy as np
 from arpo.tools.search.vocabulary import write_vocabulary
 
 K1, B = 1.5, 0.75
-_BLOCK = 2_000_000
+_BLOCK = 1_000_000
 """Words of text in a block, and pairs in a range of columns."""
 
 
