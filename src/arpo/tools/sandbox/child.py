@@ -112,6 +112,13 @@ def _write_files(files: dict[str, str]) -> None:
             file.write(binascii.a2b_base64(content))
 
 
+def end_group(pid: int) -> None:
+    """End the code's process and all that came from it, at once: none of them can leave its process group."""
+    for end in (os.killpg, os.kill):  # it may not lead a group yet
+        with contextlib.suppress(ProcessLookupError):
+            end(pid, signal.SIGKILL)
+
+
 class First:
     """The first process of a run, once it has made the code's process `pid`."""
 
@@ -174,7 +181,7 @@ class First:
 
     def _over(self, limits: dict[str, Any], seconds: float) -> str:
         """Which limit all processes together are over."""
-        use = self.tree.usage(limits["memory_mb"])
+        use = self.tree.usage(limits["memory_mb"], int(limits["pids"]) + 1)
         self.peak = Usage(
             max(use.memory_mb, self.peak.memory_mb),
             max(use.threads, self.peak.threads),
@@ -192,7 +199,7 @@ class First:
         return "wall" if seconds > limits["wall_s"] + _OVERTIME else ""
 
     def _end(self) -> int:
-        os.kill(self.pid, signal.SIGKILL)
+        end_group(self.pid)
         while True:
             pid, status = os.waitpid(-1, 0)
             if pid == self.pid:

@@ -14,7 +14,7 @@ from arpo.tools.sandbox.watch import Tree
 
 _CAP_SYS_PTRACE = 19
 _IN_MEMORY = namespaces.WORK
-_ROOM = 16
+_ROOM = 6
 """Times its limit of processes that a run without a user namespace may have for a moment."""
 
 
@@ -204,6 +204,7 @@ class LandlockRung:
         tree = Tree(proc, os.getpid(), None, self.shared_mb)
 
         def end_all() -> None:
+            child.end_group(pid)
             _end_descendants(tree)
             scratch.remove(own)
 

@@ -18,7 +18,8 @@ from typing import Any
 from arpo.errors import DataError
 from arpo.tools.limits import Turns
 from arpo.tools.sandbox.base import ExecRequest, ExecResult, ExecStatus, SandboxCaps
-from arpo.tools.sandbox.pump import Job, Pump
+from arpo.tools.sandbox.job import Job
+from arpo.tools.sandbox.pump import Pump
 
 _TRIVIAL = ExecRequest(code="print(6 * 7)\n6 * 7")
 _CANCEL_WAIT = 0.15

@@ -12,9 +12,9 @@ from dataclasses import asdict
 from typing import Any
 
 from arpo.tools.sandbox import messages
-from arpo.tools.sandbox.base import ExecRequest, ExecResult, ExecStatus
+from arpo.tools.sandbox.base import ExecResult, ExecStatus
+from arpo.tools.sandbox.job import DEAF, Job, in_memory
 from arpo.tools.sandbox.loader import LoaderProcess
-from arpo.tools.sandbox.streams import HeadTail
 from arpo.tools.sandbox.verdict import judge
 
 _PIECE = 1 << 16
@@ -23,33 +23,8 @@ _FAR_TOO_MUCH = 16 << 20
 _LONGEST_TOLD = 8
 """Times what is kept: what is read of the result pipe."""
 _MOST_RUNS = 128
-_DEAF = 20.0
-"""Seconds in which the loader has to start or end a run; later it is started anew."""
 _TRIES = 2
 _CLOSED = "the sandbox was closed"
-
-
-class Job:
-    """A run on its way."""
-
-    def __init__(self, request: ExecRequest, payload: bytes, finish: Callable[[ExecResult], None]) -> None:
-        self.request = request
-        self.payload = payload
-        self.finish = finish
-        self.tries = 0
-        self.number = -1
-        self.ended_by: ExecStatus | None = None
-        self.over = False
-        self.begin()
-
-    def begin(self) -> None:
-        """Before each try."""
-        kept = self.request.limits.output_bytes
-        self.outputs = (HeadTail(kept), HeadTail(kept))
-        self.told = bytearray()
-        self.pipes: dict[int, int] = {}
-        self.started: float | None = None
-        self.deadline = time.monotonic() + _DEAF
 
 
 class Pump:
@@ -145,9 +120,7 @@ class Pump:
         job.begin()
         theirs = []
         try:
-            payload = os.memfd_create("request")
-            theirs.append(payload)
-            _write_all(payload, job.payload)
+            theirs.append(in_memory(job.payload))
             for index in range(3):
                 ours, end = os.pipe2(os.O_CLOEXEC)
                 theirs.append(end)
@@ -193,7 +166,7 @@ class Pump:
             self._give(job, ExecResult(status=why, error="ended before it began", backend=self._config["rung"]))
         elif job.number in self._running and job.ended_by is None:
             job.ended_by = why
-            job.deadline = time.monotonic() + _DEAF
+            job.deadline = time.monotonic() + DEAF
             self._tell({"kill": job.number})
 
     def _tell(self, message: dict[str, Any]) -> None:
@@ -320,10 +293,3 @@ class Pump:
         self._selector.close()
         self._bell.close()
         self._rung.close()
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-    os.lseek(descriptor, 0, os.SEEK_SET)

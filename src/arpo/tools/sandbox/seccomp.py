@@ -33,7 +33,7 @@ _DENIED = (
     "get_kernel_syms query_module quotactl quotactl_fd swapon swapoff reboot sethostname setdomainname iopl ioperm "
     "acct syslog lookup_dcookie nfsservctl vhangup settimeofday clock_settime clock_adjtime adjtimex "
     "memfd_create memfd_secret shmget semget msgget mq_open migrate_pages move_pages remap_file_pages modify_ldt "
-    "uselib _sysctl sysfs ustat vserver capset"
+    "uselib _sysctl sysfs ustat vserver capset setsid setpgid"
 )
 DENIED = tuple(_DENIED.split())
 _BY_PATH = (

@@ -119,6 +119,8 @@ _TABLE: dict[str, tuple[int | None, int | None]] = {
     "sched_setscheduler": (144, 119),
     "sched_setparam": (142, 118),
     "sched_setattr": (314, 274),
+    "setsid": (112, 157),
+    "setpgid": (109, 154),
     "setpriority": (141, 140),
     "ioprio_set": (251, 30),
     "capset": (126, 91),
