@@ -8,7 +8,7 @@ Opening compares sizes and samples. That finds what happens to files as a whole:
 is missing or was never written, a copy that stopped; a file of at most 128 KiB is its own sample. It costs the same for
 an index of a gigabyte as for one of a megabyte, which reading everything does not: a gigabyte takes seconds in each of
 the processes that open it, and evicts from the page cache what the others map. A single bit that flips in the middle of
-a large file is the disk's to notice; who wants to know runs the full check (`arpo index check`, `verify=True`).
+a large file is the disk's to notice; who wants to know runs the full check (`arpo index check`, `full=True`).
 Times of files say nothing about their content and change with every copy, so they are not used here.
 """
 
