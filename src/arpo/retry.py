@@ -8,10 +8,13 @@ Full jitter: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+
+_SECONDS = re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 @dataclass(frozen=True)
@@ -31,15 +34,12 @@ def backoff(attempt: int, draw: float, *, base: float = 0.5, cap: float = 30.0) 
 
 def retry_after(value: str | None, wall: float) -> float | None:
     """Seconds that a Retry-After header asks for, as a number or as a date; None if it says nothing usable."""
-    if value is None:
-        return None
+    text = (value or "").strip()
+    if _SECONDS.fullmatch(text):
+        return max(float(text), 0.0)
     try:
-        return max(float(value), 0.0)
-    except ValueError:
-        pass
-    try:
-        return max(parsedate_to_datetime(value).timestamp() - wall, 0.0)
-    except ValueError:
+        return max(parsedate_to_datetime(text).timestamp() - wall, 0.0)
+    except (ValueError, TypeError, IndexError, OverflowError):
         return None
 
 

@@ -117,8 +117,8 @@ async def test_back_off_is_full_jitter_and_capped() -> None:
         ("-3", 0.0),
         (formatdate(1_700_000_009, usegmt=True), 9.0),
         (formatdate(1_600_000_000, usegmt=True), 0.0),
-        ("soon", None),
-        (None, None),
+        (" 120 ", 120.0),
+        *((odd, None) for odd in ("soon", "", "nan", "inf", "\uff11\uff12", "Wed, 99 Oct", None)),
     ],
 )
 def test_retry_after_in_both_its_forms(value: str | None, seconds: float | None) -> None:

@@ -15,7 +15,6 @@ from arpo.tools.base import ToolStatus, TransientError
 from arpo.tools.registry import Surroundings, build
 from arpo.tools.search.providers import ADAPTERS
 from arpo.tools.search.providers.adapter import ProviderError
-from arpo.tools.search.providers.http import retry_after
 from arpo.tools.search.web import online
 from arpo.tools.search.web_settings import PROVIDERS, WebSearchSettings
 
@@ -161,13 +160,6 @@ async def test_an_answer_is_bounded_packed_or_not(server, tmp_path):
     server.reply = lambda _: Answer(401, b"x" * 3_000_000)
     with pytest.raises(ProviderError, match="refuses the key"):
         await search(tool(server, "tavily", tmp_path, max_bytes=1_000_000))
-
-
-def test_retry_after_is_seconds_or_a_date():
-    assert retry_after(" 120 ") == 120
-    assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0
-    assert 3e9 < (retry_after("Wed, 21 Oct 2185 07:28:00 GMT") or 0) < 8e9
-    assert [retry_after(odd) for odd in ("", "soon", "-5", "１２", "Wed, 99 Oct")] == [None] * 5
 
 
 @pytest.mark.parametrize("provider", KEYED)

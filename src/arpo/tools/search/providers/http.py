@@ -7,7 +7,6 @@ should a provider repeat it in its answer, it is blotted out there before anybod
 """
 
 import asyncio
-import email.utils
 import functools
 import json
 import ssl
@@ -18,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 import httpx
 
+from arpo.retry import retry_after
 from arpo.tools.base import TransientError
 from arpo.tools.results import clean
 from arpo.tools.search.providers.adapter import Adapter, ProviderError, Request
@@ -91,7 +91,7 @@ class Http:
     def _refused(self, status: int, headers: Mapping[str, str], body: bytes) -> Exception:
         said = f"HTTP {status}: {self._safe(body.decode(errors='replace'))}"
         if status in (408, 425, 429) or status >= 500:
-            return TransientError(f"{self._where}: {said}", retry_after(headers.get("Retry-After", "")))
+            return TransientError(f"{self._where}: {said}", retry_after(headers.get("Retry-After"), time.time()))
         advice = self.adapter.refusal(status) or self._advice(status)
         return ProviderError(f"{self._where}: {advice}. {said}")
 
@@ -144,14 +144,3 @@ def parse(where: str, body: bytes) -> Any:
                 f"{where}: a web page instead of JSON; the address is wrong, or a login or error page stands in between"
             ) from None
         raise ProviderError(f"{where}: an answer that is no JSON ({type(error).__name__})") from None
-
-
-def retry_after(value: str) -> float | None:
-    """Seconds to wait by a Retry-After header, which gives seconds or a date; None if it says nothing usable."""
-    value = value.strip()
-    if value.isascii() and value.isdigit():
-        return float(value[:9])
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
