@@ -16,7 +16,7 @@ from arpo.tools.base import ToolContext, ToolResult, ToolStatus
 from arpo.tools.mcp.settings import McpSettings
 from arpo.tools.registry import build
 from arpo.tools.sessions import Session, Step
-from arpo.tools.toolbox import ToolBox
+from arpo.tools.toolbox import Limit, ToolBox
 
 pytest.importorskip("mcp")
 SERVER = str(Path(__file__).parents[1] / "support" / "mcp_server.py")
@@ -179,7 +179,8 @@ async def test_many_calls_at_once(box: ToolBox) -> None:
 
 
 async def test_a_time_limit_ends_the_call_alone(http: Http) -> None:
-    box = build([McpSettings.model_validate({"server": http.settings(), "timeout": 0.3})])
+    tools = build([McpSettings.model_validate({"server": http.settings()})]).tools
+    box = ToolBox(tools, {tool.name: Limit(timeout=0.3 if tool.name == "wait" else 60.0) for tool in tools})
     slow, fast = await asyncio.gather(call(box, "wait", seconds=30), call(box, "echo", text="a"))
     assert (slow.status, fast.text) == (ToolStatus.TIMEOUT, "a")
     await box.close()
