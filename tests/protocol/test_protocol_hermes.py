@@ -237,6 +237,15 @@ async def test_groups_with_branches_drafts_and_mistakes_are_valid_trees(seed):
             assert one.decode(segment.tokens).endswith("<|im_end|>\n<|im_start|>assistant\n")
 
 
+async def test_a_limit_that_would_cut_the_frame_of_a_result_is_refused():
+    one = hermes()
+    tools = ToolBox([Recorder(SEARCH, "17")])
+    agent = Agent(ScriptedEngine(lambda prefix, drawn: [], one.decode), one, tools, len(one.tokenizer))
+    chosen = RolloutSettings(total=1, initial=1, max_result_tokens=16)
+    with pytest.raises(ConfigError, match=r"rollout\.max_result_tokens = 16 is too short for the \d+ tokens"):
+        await rollout(ask("Hi?", "1"), agent, settings=chosen, entropy=EntropySettings(), seed_parts=("x",))
+
+
 # ------------------------------------------------------------------ setting up
 
 
