@@ -4,6 +4,7 @@ import asyncio
 import sys
 import textwrap
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,19 @@ from arpo.tools.registry import build
 from arpo.tools.sessions import Session, Step
 from arpo.tools.settings import ImportSettings
 from arpo.tools.toolbox import Limit, ToolBox
+from arpo.tree import RolloutTree
 
 MADE: list[Any] = []
 CLOSED: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
-def _nothing_made() -> None:
+def _nothing_made() -> Iterator[None]:
+    """Nothing is left of a test: no instance, and no thread."""
     MADE.clear()
     CLOSED.clear()
+    yield
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("tool ")]
 
 
 @arpo.environment
@@ -103,6 +108,15 @@ class Counter:
 def boxed(cls: type, options: dict[str, Any] | None = None, **limits: Any) -> ToolBox:
     tools = tools_of(cls, options)
     return ToolBox(tools, {tool.name: Limit(**limits) for tool in tools})
+
+
+async def grown(cls: type, continuation: Any, settings: RolloutSettings) -> RolloutTree:
+    """The tree that a scripted engine grows with the tools of a class."""
+    tools = ToolBox(tools_of(cls))
+    try:
+        return await grow(continuation, settings, tools=tools)
+    finally:
+        await tools.close()
 
 
 async def ask(tools: ToolBox, session: Session | None, name: str, **arguments: Any) -> ToolResult:
@@ -265,7 +279,7 @@ async def test_a_tree_of_trajectories_each_with_notes_of_its_own(fork: Any) -> N
         return steps(turns[turn])[said:]
 
     cls = arpo.environment(type("Copied", (Notes,), {"__doc__": "Notes."}), fork=fork)
-    tree = await grow(continuation, RolloutSettings(total=6, initial=3, max_tokens=400), tools=ToolBox(tools_of(cls)))
+    tree = await grown(cls, continuation, RolloutSettings(total=6, initial=3, max_tokens=400))
     assert sum(decision.opened for decision in tree.decisions) == 3
     for text in texts(tree):
         parts = text.split("<s>")[1:]
@@ -283,7 +297,7 @@ async def test_a_state_that_is_never_replayed_sees_every_call_itself() -> None:
     """Four trajectories with equal histories: elsewhere one call would answer them all."""
     cls = arpo.environment(type("Outside", (Notes,), {}), fork="refuse")
     settings = RolloutSettings(total=4, initial=4, branching=NoBranching(), max_tokens=400)
-    tree = await grow(by_turn("<s>q</s>", "<s>r</s>", "[42]$"), settings, tools=ToolBox(tools_of(cls)))
+    tree = await grown(cls, by_turn("<s>q</s>", "<s>r</s>", "[42]$"), settings)
     assert tree.tool_calls == tree.requested_calls == 8
     assert all("{qr}" in text for text in texts(tree))
 

@@ -114,7 +114,9 @@ async def test_a_subclass_of_str_is_what_it_holds_and_not_what_it_says() -> None
             return True
 
     for returned in (Liar("\x1b" * 9000), ToolResult(ToolStatus.OK, Liar("\x1b" * 9000))):
-        result = await ask(box(lambda arguments, context, returned=returned: returned, max_chars=200))
+        tools = box(lambda arguments, context, returned=returned: returned, max_chars=200)
+        result = await ask(tools)
+        await tools.close()
         assert (type(result.text), len(result.text) <= 200) == (str, True)
         assert "\x1b" not in result.text
 
