@@ -3,9 +3,11 @@
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 from arpo.tools.sandbox.base import ExecRequest, ExecResult, ExecStatus
 from arpo.tools.sandbox.streams import HeadTail
+from arpo.tools.sandbox.verdict import Verdict
 
 DEAF = 20.0
 """Seconds in which the loader has to start or end a run; later it is started anew."""
@@ -32,6 +34,24 @@ class Job:
         self.pipes: dict[int, int] = {}
         self.started: float | None = None
         self.deadline = time.monotonic() + DEAF
+
+    def result(self, verdict: Verdict, gone: dict[str, Any], backend: str) -> ExecResult:
+        """What is told of it. `gone`: the loader's last word."""
+        report = gone["report"] or {}
+        out, err = self.outputs
+        now = time.monotonic()
+        return ExecResult(
+            status=verdict.status,
+            stdout=out.text(),
+            stderr=err.text(),
+            error=verdict.error,
+            value=verdict.value,
+            truncated=out.truncated or err.truncated,
+            wall_s=now - (self.started or now),
+            cpu_s=max(gone["cpu_s"], report.get("cpu_s", 0.0)),
+            memory_mb=report.get("memory_mb", 0.0),
+            backend=backend,
+        )
 
 
 def in_memory(data: bytes) -> int:

@@ -43,7 +43,7 @@ for name, path in (("arpo", None), ("arpo.tools", None), ("arpo.tools.sandbox", 
 from arpo.tools.sandbox.zygote import main
 main(int(sys.argv[1]))
 """
-_LOAD_SECONDS = 120.0
+LOAD_SECONDS = 120.0
 
 
 class RungError(ToolSetupError):
@@ -79,12 +79,12 @@ class LoaderProcess:
         """Its first message. Raises ToolSetupError with the reason if it cannot do its work, RungError if that is up to
         the machine.
         """
-        self.control.settimeout(_LOAD_SECONDS)
+        self.control.settimeout(LOAD_SECONDS)
         try:
             received = messages.receive(self.control)
         except TimeoutError:
             self.end()
-            raise ToolSetupError(f"the packages were not loaded within {_LOAD_SECONDS:.0f} s") from None
+            raise ToolSetupError(f"the packages were not loaded within {LOAD_SECONDS:.0f} s") from None
         if received is None or "failed" in received[0]:
             self.end()
             reason = received[0]["failed"] if received else f"{sys.executable} ended with {self.process.returncode}"

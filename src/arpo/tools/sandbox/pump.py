@@ -14,7 +14,7 @@ from typing import Any
 from arpo.tools.sandbox import messages
 from arpo.tools.sandbox.base import ExecResult, ExecStatus
 from arpo.tools.sandbox.job import DEAF, Job, in_memory
-from arpo.tools.sandbox.loader import LoaderProcess
+from arpo.tools.sandbox.loader import LOAD_SECONDS, LoaderProcess
 from arpo.tools.sandbox.verdict import judge
 
 _PIECE = 1 << 16
@@ -36,6 +36,7 @@ class Pump:
         self._loader: LoaderProcess | None = LoaderProcess(config)
         self.ready = self._loader.wait_ready()
         self._serving = True
+        self._loading_until = 0.0
         self._waiting: deque[Job] = deque()
         self._running: dict[int, Job] = {}
         self._orders: deque[Callable[[], None]] = deque()
@@ -79,16 +80,20 @@ class Pump:
         self._closing = True
 
     def _live(self) -> None:
-        while not self._closing:
-            for key, _ in self._selector.select(self._patience()):
-                key.data()
-            self._keep_time()
-        self._wind_up()
+        try:
+            while not self._closing:
+                for key, _ in self._selector.select(self._patience()):
+                    key.data()
+                self._keep_time()
+        finally:  # whatever happens, nobody waits for ever
+            self._closing = True
+            self._wind_up()
 
     def _patience(self) -> float | None:
-        if not self._running:
-            return None
-        return max(0.0, min(job.deadline for job in self._running.values()) - time.monotonic())
+        times = [job.deadline for job in self._running.values()]
+        if self._loader is not None and not self._serving:
+            times.append(self._loading_until)
+        return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _woken(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -137,6 +142,8 @@ class Pump:
                 os.close(descriptor)
 
     def _read(self, job: Job, pipe: int) -> None:
+        if pipe not in job.pipes:
+            return  # closed by what came before it at the same moment
         try:
             data = os.read(pipe, _PIECE)
         except BlockingIOError:
@@ -177,6 +184,10 @@ class Pump:
 
     def _keep_time(self) -> None:
         now = time.monotonic()
+        if self._loader is not None and not self._serving and now >= self._loading_until:
+            self._drop_loader()
+            self._fail_all(f"the packages were not loaded within {LOAD_SECONDS:.0f} s")
+            return
         for job in [job for job in self._running.values() if job.deadline <= now]:
             if job.started is not None and job.ended_by is None:
                 self._end(job, ExecStatus.TIMEOUT)
@@ -200,7 +211,9 @@ class Pump:
                 job.started = time.monotonic()
                 job.deadline = job.started + job.request.limits.wall_s
         elif "gone" in message:
-            self._gone(self._running[message["gone"]], message)
+            job = self._running.get(message["gone"])
+            if job is not None:
+                self._gone(job, message)
         elif "ready" in message:
             self._serving = True
             self._start_waiting()
@@ -218,21 +231,7 @@ class Pump:
         if verdict.status is ExecStatus.INFRA_ERROR:
             self._lost(job, verdict.error)
             return
-        report = message["report"] or {}
-        out, err = job.outputs
-        result = ExecResult(
-            status=verdict.status,
-            stdout=out.text(),
-            stderr=err.text(),
-            error=verdict.error,
-            value=verdict.value,
-            truncated=out.truncated or err.truncated,
-            wall_s=time.monotonic() - (job.started or time.monotonic()),
-            cpu_s=max(message["cpu_s"], report.get("cpu_s", 0.0)),
-            memory_mb=report.get("memory_mb", 0.0),
-            backend=self._config["rung"],
-        )
-        self._give(job, result)
+        self._give(job, job.result(verdict, message, self._config["rung"]))
         self._start_waiting()
 
     def _heard(self, job: Job) -> int:
@@ -267,6 +266,7 @@ class Pump:
 
     def _start_loader(self) -> None:
         self._serving = False
+        self._loading_until = time.monotonic() + LOAD_SECONDS
         self._loader = LoaderProcess(self._config)
         self._selector.register(self._loader.control, selectors.EVENT_READ, self._hear)
 

@@ -261,14 +261,18 @@ def _prepare(control: socket.socket) -> Loader:
 
 def main(descriptor: int) -> None:
     """The life of a loader. Never returns."""
+    os.umask(0o022)  # whatever the trainer's are: modes of what is made here, and signals, are as usual
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     control = socket.socket(fileno=descriptor)
     parent = _watch_parent()
     code = 1
     try:
         loader = _prepare(control)
-        loader.serve(parent)
-        loader.end()
-        code = 0
+        try:
+            loader.serve(parent)
+            code = 0
+        finally:
+            loader.end()
     except SetupError as error:
         messages.send(control, {"failed": str(error), "blocked": isinstance(error, RungBlockedError)})
     except BaseException:  # noqa: BLE001  (whatever it is, the trainer has to know)
