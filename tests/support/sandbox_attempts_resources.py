@@ -62,7 +62,7 @@ for _ in range(12):
     try: pid = os.fork()
     except OSError: break
     if pid == 0:
-        os.setsid()
+        _setsid()
         if os.fork(): os._exit(0)
         a = []
         while True:
@@ -344,7 +344,7 @@ if made > 10: _escaped(f"{made * 4} GiB of addresses")
 for _ in range(16):
     try:
         if os.fork() == 0:
-            os.setsid()
+            _setsid()
             while True: pass
     except OSError: break
 while True: pass

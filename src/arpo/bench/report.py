@@ -11,6 +11,8 @@ from rich.text import Text
 
 from arpo.bench.rollout_rows import RolloutRow
 from arpo.bench.rows import UpdateRow
+from arpo.bench.tools import SandboxRow
+from arpo.bench.tools_search import SearchRow
 from arpo.errors import StorageError
 
 _COLUMNS = ("tokens", "GFLOP", "seconds", "GEMM", "peak MB", "work", "speed-up", "CPU", "of work")
@@ -66,7 +68,7 @@ def _cells(row: UpdateRow, form: str, speedup: float, cpu: float) -> list[str]:
     ]
 
 
-def write_json(rows: Sequence[UpdateRow] | Sequence[RolloutRow], path: Path) -> None:
+def write_json(rows: Sequence[UpdateRow | RolloutRow | SandboxRow | SearchRow], path: Path) -> None:
     """A list of objects, one per row. Raises StorageError if the file cannot be written."""
     try:
         path.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")

@@ -108,5 +108,39 @@ def rollout(
     return 0
 
 
+@app.command
+def tools(
+    *,
+    what: Annotated[str, Parameter(help="sandbox, search, comma-separated.")] = "sandbox,search",
+    backends: Annotated[
+        str, Parameter(help="Of the sandbox part, comma-separated.")
+    ] = "namespace,landlock,monty,bwrap",
+    rounds: Annotated[int, Parameter(help="Times that every way to run code is timed.")] = 5,
+    calls: Annotated[int, Parameter(help="Of a sandbox per round, alone and again at once.")] = 40,
+    slow_calls: Annotated[int, Parameter(help="The same of what starts an interpreter.")] = 6,
+    parallel: Annotated[int | None, Parameter(help="Calls at once. Default: as many as cores.")] = None,
+    passages: Annotated[int, Parameter(help="In the index.")] = 100_000,
+    queries: Annotated[int, Parameter(help="That are asked.")] = 300,
+    json: Json = None,
+    quiet: Quiet = False,
+) -> int:
+    """Time the Python tool's sandboxes against a fresh interpreter per call, and search over a local index."""
+    from arpo.bench.report import write_json
+    from arpo.bench.tools import SandboxSetting, measure_sandboxes, parts
+    from arpo.bench.tools_report import render
+    from arpo.bench.tools_search import measure
+
+    wanted, say = parts(what), _say(quiet)
+    many = {} if parallel is None else {"parallel": parallel}
+    names = tuple(name.strip() for name in backends.split(",") if name.strip())
+    setting = SandboxSetting(backends=names, rounds=rounds, calls=calls, slow_calls=slow_calls, **many)
+    sandboxes = list(measure_sandboxes(setting, say)) if "sandbox" in wanted else []
+    searches = measure(passages=passages, queries=queries, say=say) if "search" in wanted else []
+    Console().print(render(sandboxes, searches))
+    if json is not None:
+        write_json([*sandboxes, *searches], json)
+    return 0
+
+
 def _say(quiet: bool) -> Callable[[str], None]:
     return (lambda _: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
