@@ -24,6 +24,10 @@ class PlainEncoder:
         self.control = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         """Finds added tokens in text."""
 
+    def disarm(self, text: str) -> str:
+        """`text` for a prompt that is encoded as a whole: no added token stands in it any more, but for a blank."""
+        return self.control.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
+
     def encode(self, text: str) -> list[int]:
         """Ids of `text`; no special tokens around it either."""
         ids = [token for part in self._parts(text) for token in self._ids(part)]

@@ -75,7 +75,10 @@ class TagsDialect:
 
     def system_prompt(self) -> str:
         """What the full style tells a chat model."""
-        lines = (f"<{tool.name}> {self._inputs[tool.name]} </{tool.name}>: {tool.description}" for tool in self._tools)
+        lines = (
+            f"<{tool.name}> {self._inputs[tool.name]} </{tool.name}>: {self._plain.disarm(tool.description)}"
+            for tool in self._tools
+        )
         return SYSTEM.format(tools="\n".join(lines))
 
     def result(self, text: str, *, finish: Finish = Finish.CALL, call: Call | None = None) -> np.ndarray:

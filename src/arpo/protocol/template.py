@@ -68,7 +68,7 @@ class ChatTemplate:
             )
         self.tokenizer = tokenizer
         self.plain = PlainEncoder(tokenizer)
-        self.functions = [function(tool) for tool in tools]
+        self.functions = [_disarmed(function(tool), self.plain) for tool in tools]
         source = tokenizer.get_chat_template(tools=self.functions or None)
         self._variables = {**options, "chat_template": _dated(source, datetime.date.fromisoformat(date))}
         special = [entry.content for entry in tokenizer.added_tokens_decoder.values() if entry.special]
@@ -246,6 +246,15 @@ def function(tool: ToolSpec) -> dict[str, Any]:
     """A tool as templates want it (OpenAI's shape)."""
     about = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
     return {"type": "function", "function": about}
+
+
+def _disarmed(value: Any, plain: PlainEncoder) -> Any:
+    """Tools may come from servers of others: what they say of themselves must not become control tokens either."""
+    if isinstance(value, str):
+        return plain.disarm(value)
+    if isinstance(value, Mapping):
+        return {_disarmed(key, plain): _disarmed(one, plain) for key, one in value.items()}
+    return [_disarmed(one, plain) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _dated(source: str, today: datetime.date) -> str:
