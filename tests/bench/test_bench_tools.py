@@ -27,7 +27,7 @@ def no_bwrap(monkeypatch):
 
 def search_rows(passages, queries, **rest):
     """In place of a real measurement, which has its own test."""
-    figures = {name: 1.5 for name in SearchRow.__dataclass_fields__}
+    figures = dict.fromkeys(SearchRow.__dataclass_fields__, 1.5)
     sizes = {"passages": passages, "queries": queries, "processes": 2, "top_k": 10, "cached": False}
     return [SearchRow(**figures | sizes | {"kind": kind}) for kind in ("bm25s", "tantivy")]
 

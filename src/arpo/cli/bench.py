@@ -125,7 +125,6 @@ def tools(
     quiet: Quiet = False,
 ) -> int:
     """Time the Python tool's sandboxes against a fresh interpreter per call, and search over a local index."""
-    from arpo.bench.report import write_json
     from arpo.bench.tools import SandboxSetting, measure_sandboxes, parts
     from arpo.bench.tools_report import render
     from arpo.bench.tools_search import measure
@@ -138,6 +137,8 @@ def tools(
     searches = measure(passages=passages, queries=queries, say=say) if "search" in wanted else []
     Console().print(render(sandboxes, searches))
     if json is not None:
+        from arpo.bench.report import write_json
+
         write_json([*sandboxes, *searches], json)
     return 0
 
