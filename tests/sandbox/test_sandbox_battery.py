@@ -53,7 +53,11 @@ def test_attempt(sandbox, attempt: Attempt, around, rows):
         )
         pytest.fail(f"not made, since {attempt.after!r} was not contained")
     started = time.perf_counter()
-    out = asyncio.run(make(sandbox, attempt, around))
+    try:
+        out = asyncio.run(make(sandbox, attempt, around))
+    except Exception as error:
+        rows.append(row(attempt.name, attempt.row, sandbox.name, "no answer", [repr(error)], 0, 0))
+        raise
     took = time.perf_counter() - started
     HELD[sandbox.name, attempt.name] = not out.holes
     status = out.result.status.value
