@@ -73,7 +73,9 @@ for pid in [*others[:50], "@TRAINER@", "@VICTIM@", str(os.getppid())]:
 import subprocess
 bad = [k for k in os.environ if any(w in k for w in ("KEY", "TOKEN", "SECRET", "PASS", "AWS", "PYTEST", "VIRTUAL"))]
 if bad: _escaped(str(bad))
-print(dict(os.environ), subprocess.run(["env"], capture_output=True, text=True).stdout if os.path.exists("/usr/bin/env") else "")
+print(dict(os.environ))
+try: print(subprocess.run(["env"], capture_output=True, text=True).stdout)
+except OSError as error: print(error)
 environ = ctypes.POINTER(ctypes.c_char_p).in_dll(_libc, "environ")
 i = 0
 while environ[i]: print(environ[i]); i += 1
