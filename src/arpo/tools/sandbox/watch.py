@@ -6,6 +6,7 @@ namespace sees all of the run and nothing else in its /proc; without one, the tr
 """
 
 import contextlib
+import math
 import os
 import resource
 import signal
@@ -43,13 +44,13 @@ class Tree:
         self._left = self._seen = self._next = 0.0
         self.children_told = _exists(proc, f"{os.getpid()}/task/{os.getpid()}/children")
 
-    def pids(self) -> list[int]:
-        """Who is there now."""
+    def pids(self, most: float = math.inf) -> list[int]:
+        """Who is there now; a few more than `most` at the most, because a fork bomb outruns whoever counts it."""
         if self.top is None:
             return [int(name) for name in os.listdir(self.proc) if name.isdigit() and name != "1"]
         found: list[int] = []
         ahead = [self.top]
-        while ahead:
+        while ahead and len(found) <= most:
             children = self._children(ahead.pop())
             found += children
             ahead += children
@@ -69,7 +70,7 @@ class Tree:
         they are only counted: a fork bomb leaves no time for more.
         """
         use = Usage()
-        pids = self.pids()
+        pids = self.pids(most)
         if len(pids) > most:
             return Usage(threads=len(pids))
         for pid in pids:
