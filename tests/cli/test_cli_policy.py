@@ -177,14 +177,17 @@ def test_the_demo_is_called_with_its_flags(monkeypatch: pytest.MonkeyPatch) -> N
     assert calls == [(Path("x"), ("evaluation.tasks=9",), flags)]
 
 
-def test_the_examples_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_are_valid(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     examples = Path(__file__).parents[2] / "examples"
     monkeypatch.syspath_prepend(str(examples))
     monkeypatch.chdir(examples.parent)
     from arpo.config.wire import build_heldout, build_tasks, build_toolbox
 
+    cache = tmp_path / "search.sqlite"
+    assert main(["tools", "cache", "import", "examples/data/search_cache.json", "--cache", str(cache)]) == 0
+    filled = {"offline_search": [f"tools.0.cache.path={cache}"]}
     for path in sorted(examples.glob("*.toml")):
-        config = load([path], environ={}).config
+        config = load([path], filled.get(path.stem, []), environ={}).config
         assert config.run.name == path.stem, path
         assert tomllib.loads(path.read_text())["model"]["path"] == config.model.path
         assert build_tasks(config)

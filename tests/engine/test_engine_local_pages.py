@@ -38,7 +38,7 @@ class ByteDialect(ToyDialect):
     def decode(self, tokens):
         return decode([token for token in tokens if token < 256])
 
-    def result(self, text):
+    def result(self, text, **_):
         return encode("{" + text + "}")
 
 
