@@ -300,7 +300,11 @@ def snapshot() -> dict[str, Any]:
     seen |= {name: _fingerprint(name) for name in files if os.path.exists(name)}
     seen["site-packages"] = sorted(p.name for p in Path(numpy.__file__).parents[1].iterdir() if p.name != "__pycache__")
     seen["environment"] = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
-    seen["mounts"] = sorted(line.partition(" - ")[0].split(" ", 2)[2] for line in _lines("/proc/self/mountinfo"))
+    seen["mounts"] = sorted(
+        line.partition(" - ")[0].split(" ", 2)[2]
+        for line in _lines("/proc/self/mountinfo")
+        if "/pytest-of-" not in line  # a test of another process that fills a small disk
+    )
     seen["limits"] = Path("/proc/self/limits").read_text()
     seen["descriptors"] = len(os.listdir("/proc/self/fd"))
     seen["cwd"], seen["umask"] = os.getcwd(), _umask()
@@ -355,8 +359,15 @@ def _fingerprint(name: str) -> tuple[str, int, int]:
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [
-        f"{name}: {before[name]!r} -> {after.get(name)!r}"[:300] for name in before if before[name] != after.get(name)
+        f"{name}: {_told(before[name], after.get(name))}"[:500] for name in before if before[name] != after.get(name)
     ]
+
+
+def _told(before: Any, after: Any) -> str:
+    if isinstance(before, list) and isinstance(after, list):
+        gone, new = ([x for x in one if x not in other] for one, other in ((before, after), (after, before)))
+        return f"gone {gone}, new {new}"
+    return f"{before!r} -> {after!r}"
 
 
 # An attempt
