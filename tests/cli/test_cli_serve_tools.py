@@ -1,6 +1,7 @@
 """`arpo serve-tools` as a real process, spoken to by the SDK's client and by our own MCP tools."""
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 
@@ -245,3 +247,17 @@ def test_mistakes(tokens: list[str], message: str, capfd: pytest.CaptureFixture[
     assert main(["serve-tools", *tokens]) == 2
     said = capfd.readouterr()
     assert (said.out, message in " ".join(said.err.split())) == ("", True)
+
+
+def test_a_client_that_went_away_is_no_error_of_ours() -> None:
+    from arpo.tools.mcp.listening import _no_client_gone
+
+    def record(error: BaseException | None) -> logging.LogRecord:
+        exc_info = (type(error), error, None) if error is not None else None
+        return logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, "said", (), exc_info)
+
+    gone = anyio.ClosedResourceError()
+    shown = [None, ValueError("ours"), BaseExceptionGroup("both", [gone, ValueError("ours")])]
+    assert [_no_client_gone(record(error)) for error in shown] == [True, True, True]
+    hidden = [gone, anyio.BrokenResourceError(), BaseExceptionGroup("all", [gone, anyio.BrokenResourceError()])]
+    assert [_no_client_gone(record(error)) for error in hidden] == [False, False, False]

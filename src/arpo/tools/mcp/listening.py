@@ -8,6 +8,7 @@ somebody's browser can send requests to a loopback port, but it cannot choose th
 import asyncio
 import hmac
 import ipaddress
+import logging
 import os
 import signal
 import socket
@@ -157,6 +158,8 @@ async def over_http(
     config = uvicorn.Config(
         _Door(app, served, key), log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE
     )
+    for name in ("mcp.server.streamable_http", "uvicorn.error"):
+        logging.getLogger(name).addFilter(_no_client_gone)
     with _listener(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         ready(f"http://{shown}:{listener.getsockname()[1]}{PATH}")
@@ -164,6 +167,17 @@ async def over_http(
             await _serve(uvicorn, config, listener)
         finally:
             await served.close()
+
+
+def _no_client_gone(record: logging.LogRecord) -> bool:
+    """Keeps out of the log that a client went away while its request was under way: that is no fault of anybody's."""
+    return not _says_gone(record.exc_info[1] if record.exc_info else None)
+
+
+def _says_gone(error: BaseException | None) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_says_gone, error.exceptions))
+    return isinstance(error, anyio.ClosedResourceError | anyio.BrokenResourceError)
 
 
 def _uvicorn() -> Any:
