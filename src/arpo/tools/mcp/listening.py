@@ -177,7 +177,9 @@ def _no_client_gone(record: logging.LogRecord) -> bool:
 def _says_gone(error: BaseException | None) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(map(_says_gone, error.exceptions))
-    return isinstance(error, anyio.ClosedResourceError | anyio.BrokenResourceError)
+    if isinstance(error, anyio.ClosedResourceError | anyio.BrokenResourceError):
+        return True
+    return error is not None and _says_gone(error.__cause__ or error.__context__)
 
 
 def _uvicorn() -> Any:
