@@ -8,13 +8,10 @@ The closing tag is the stop string, so a segment holds one call and what would f
 without the tags is no call: models quote JSON when they talk about it.
 """
 
-import json
-
 from arpo.protocol.arguments import Fault
 from arpo.protocol.base import Call
-from arpo.protocol.chat import ChatDialect
 from arpo.protocol.reading import Attempt
-from arpo.protocol.wrapped import CLOSE, OPEN, RESPONSE, json_call, wrapped
+from arpo.protocol.wrapped import OPEN, WrappedDialect, json_call
 
 EXPLAIN = """You can call these tools, each given by its JSON schema:
 {tools}
@@ -26,23 +23,12 @@ End your text after the closing tag. The tool's output follows between <tool_res
 write these two tags yourself."""
 
 
-class HermesDialect(ChatDialect):
+class HermesDialect(WrappedDialect):
     """JSON in tags, for one tokenizer and one set of tools."""
 
     name = "hermes"
-    call_end = CLOSE
-    tags = ("tool_call", "tool_response")
     spelling = (OPEN, '"arguments"')
-    around = RESPONSE
-
-    def explain(self) -> str:
-        """The tools' schemas and the format of a call."""
-        tools = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in self.template.functions)
-        return EXPLAIN.format(tools=tools, open=OPEN, close=CLOSE)
-
-    def attempts(self, text: str) -> list[Attempt]:
-        """What stands between the tags."""
-        return wrapped(text)
+    explanation = EXPLAIN
 
     def read(self, attempt: Attempt) -> Call | Fault:
         """The call that the JSON object is."""

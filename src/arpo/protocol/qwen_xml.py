@@ -17,17 +17,15 @@ Types are not written down; the tool's schema decides what `3` is, and text is n
 wants text. `True` and `None` are read as well as `true` and `null`, because templates write them so.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from arpo.protocol.arguments import Fault, coerced
 from arpo.protocol.base import Call, ParseCode
-from arpo.protocol.chat import ChatDialect
 from arpo.protocol.reading import Attempt
 from arpo.protocol.tolerant import UnreadableError, load
-from arpo.protocol.wrapped import CLOSE, OPEN, RESPONSE, wrapped
+from arpo.protocol.wrapped import OPEN, WrappedDialect
 
 _FUNCTION = re.compile(r"\s*<function=([^<>\n]+)>(.*)</function>\s*", re.DOTALL)
 _OPEN_FUNCTION = re.compile(r"\s*<function=([^<>\n]+)>(.*)", re.DOTALL)
@@ -49,23 +47,12 @@ End your text after the closing tag. The tool's output follows between <tool_res
 write these two tags yourself."""
 
 
-class QwenXmlDialect(ChatDialect):
+class QwenXmlDialect(WrappedDialect):
     """Markup in tags, for one tokenizer and one set of tools."""
 
     name = "qwen_xml"
-    call_end = CLOSE
-    tags = ("tool_call", "tool_response")
     spelling = (OPEN, "<function=", "<parameter=")
-    around = RESPONSE
-
-    def explain(self) -> str:
-        """The tools' schemas and the format of a call."""
-        tools = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in self.template.functions)
-        return EXPLAIN.format(tools=tools, open=OPEN, close=CLOSE)
-
-    def attempts(self, text: str) -> list[Attempt]:
-        """What stands between the tags."""
-        return wrapped(text)
+    explanation = EXPLAIN
 
     def read(self, attempt: Attempt) -> Call | Fault:
         """The call that the markup is."""

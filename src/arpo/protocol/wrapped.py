@@ -1,10 +1,12 @@
-"""Calls between `<tool_call>` and `</tool_call>`, and the one JSON object that a call is in two dialects."""
+"""Calls between `<tool_call>` and `</tool_call>`: what their dialects share, and the JSON object that a call is in two."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from arpo.protocol.arguments import Fault, Schemas
 from arpo.protocol.base import Call, ParseCode
+from arpo.protocol.chat import ChatDialect
 from arpo.protocol.reading import Attempt
 from arpo.protocol.tolerant import UnreadableError, load, unfenced
 
@@ -27,6 +29,27 @@ def wrapped(text: str) -> list[Attempt]:
         place = end + len(CLOSE)
     start = text.find(OPEN, place)
     return [*found, Attempt(start, len(text), text[start + len(OPEN) :], closed=False)] if start >= 0 else found
+
+
+class WrappedDialect(ChatDialect):
+    """What the dialects share whose calls stand between the tags, however a call is written inside.
+
+    `explanation`: what a prompt says of calls where the template says nothing; takes `tools`, `open` and `close`.
+    """
+
+    call_end = CLOSE
+    tags = ("tool_call", "tool_response")
+    around = RESPONSE
+    explanation: str
+
+    def explain(self) -> str:
+        """The tools' schemas and the format of a call."""
+        tools = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in self.template.functions)
+        return self.explanation.format(tools=tools, open=OPEN, close=CLOSE)
+
+    def attempts(self, text: str) -> list[Attempt]:
+        """What stands between the tags."""
+        return wrapped(text)
 
 
 def json_call(body: str, schemas: Schemas, repair: bool, mended: tuple[str, ...] = ()) -> Call | Fault:

@@ -16,7 +16,7 @@ from arpo.rollout.branching import needs_entropy, needs_window
 from arpo.rollout.group import Group
 from arpo.rollout.settings import EntropySettings, NoBranching, RolloutSettings
 from arpo.task import Task
-from arpo.tools.sessions import environment_of
+from arpo.tools.sessions import cannot_fork
 from arpo.tools.toolbox import ToolBox
 from arpo.tree import RolloutTree
 
@@ -77,8 +77,7 @@ def _refuse_unforkable(tools: Sequence[str]) -> None:
 
 def unforkable(toolbox: ToolBox) -> list[str]:
     """The tools whose state does not let a trajectory branch."""
-    environments = {tool.name: environment_of(tool) for tool in toolbox.tools}
-    return [name for name, one in environments.items() if one is not None and one.fork == "refuse"]
+    return [tool.name for tool in toolbox.tools if cannot_fork(tool)]
 
 
 async def rollout(

@@ -22,7 +22,7 @@ import numpy as np
 from arpo.rollout.walk import Walk
 from arpo.seeds import derive
 from arpo.tools.base import Tool, ToolContext, ToolResult, ToolStatus
-from arpo.tools.sessions import environment_of
+from arpo.tools.sessions import cannot_fork
 from arpo.tools.toolbox import ToolBox
 
 Sharing = Literal["off", "histories", "group"]
@@ -46,7 +46,8 @@ class SharedCalls:
         self._sharing = sharing
         self._seed_parts = seed_parts
         self._stateless = frozenset(tool.name for tool in toolbox.tools if _by_arguments_alone(tool))
-        self._alone = frozenset(tool.name for tool in toolbox.tools if _never_replayed(tool))
+        # A state that lets nothing be replayed has to see every call of its trajectory itself.
+        self._alone = frozenset(tool.name for tool in toolbox.tools if cannot_fork(tool))
         self._runs: dict[_Key, asyncio.Future[Run]] = {}
 
     async def call(
@@ -83,12 +84,6 @@ class SharedCalls:
 
 def _by_arguments_alone(tool: Tool) -> bool:
     return bool(getattr(tool, "stateless", False)) and not getattr(tool, "reads_context", False)
-
-
-def _never_replayed(tool: Tool) -> bool:
-    """A state that lets nothing be replayed has to see every call of its trajectory itself."""
-    environment = environment_of(tool)
-    return environment is not None and environment.fork == "refuse"
 
 
 def _digest(history: Sequence[int]) -> str:

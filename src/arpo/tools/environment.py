@@ -30,7 +30,7 @@ from arpo.tools.function import rendered
 from arpo.tools.limits import Turns
 from arpo.tools.results import told, words
 from arpo.tools.running import MAX_HELD, OutOfOrder, off_the_clock
-from arpo.tools.sessions import Fork, Session
+from arpo.tools.sessions import Fork, run_in_session
 from arpo.tools.signature import Signature, signature_of
 from arpo.tools.workers import DEFAULT_THREADS, Workers
 
@@ -94,13 +94,7 @@ class MethodTool:
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult | str:
         """Run the method on the trajectory's instance; without a trajectory, on a fresh one."""
-        if context.session is not None:
-            return await context.session.run(self.environment, self.name, arguments, context)
-        session = Session()
-        try:
-            return await session.run(self.environment, self.name, arguments, context)
-        finally:
-            await session.close()
+        return await run_in_session(self.environment, self.name, arguments, context)
 
     async def close(self) -> None:
         """End the threads."""

@@ -80,6 +80,25 @@ def environment_of(tool: Any) -> Environment | None:
     return getattr(tool, "environment", None)
 
 
+def cannot_fork(tool: Any) -> bool:
+    """Whether the tool keeps a state that can neither be copied nor replayed."""
+    environment = environment_of(tool)
+    return environment is not None and environment.fork == "refuse"
+
+
+async def run_in_session(
+    environment: Environment, tool: str, arguments: Mapping[str, Any], context: ToolContext
+) -> ToolResult | str:
+    """Run a call on the trajectory's state; without a trajectory, on a fresh one that ends with the call."""
+    if context.session is not None:
+        return await context.session.run(environment, tool, arguments, context)
+    session = Session()
+    try:
+        return await session.run(environment, tool, arguments, context)
+    finally:
+        await session.close()
+
+
 class _Live:
     """A state. `applied`: steps of its log that it contains; `pending`: a call that it contains and that is not logged
     (yet); `holders`: sessions that point to it; with more than one it must not change.

@@ -16,7 +16,7 @@ from arpo.tools.mcp.offers import Offer
 from arpo.tools.mcp.render import render
 from arpo.tools.mcp.servers import Server
 from arpo.tools.running import off_the_clock
-from arpo.tools.sessions import Fork, Session
+from arpo.tools.sessions import Fork, run_in_session
 
 
 class Source:
@@ -105,13 +105,7 @@ class McpTool:
         """Raises TransientError if the server cannot be reached or breaks off."""
         if self.environment is None:
             return await self._source.call(self.name, arguments, None)
-        if context.session is not None:
-            return await context.session.run(self.environment, self.name, arguments, context)
-        session = Session()
-        try:
-            return await session.run(self.environment, self.name, arguments, context)
-        finally:
-            await session.close()
+        return await run_in_session(self.environment, self.name, arguments, context)
 
     def facts(self) -> dict[str, Any]:
         """What stands behind the tool, for the record of a run."""
