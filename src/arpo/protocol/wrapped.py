@@ -1,4 +1,4 @@
-"""Calls between `<tool_call>` and `</tool_call>`: what their dialects share, and the JSON object that a call is in two."""
+"""Calls between `<tool_call>` and `</tool_call>`: what their dialects share, and a call that is one JSON object."""
 
 import json
 from collections.abc import Mapping
