@@ -12,37 +12,21 @@ What is done is not done again: `arpo demo --resume` goes on where an interrupte
 """
 
 import importlib.resources
-import os
-import shlex
 import shutil
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from arpo.errors import ArpoError, ConfigError
+from arpo.errors import ConfigError
 from arpo.evaluate.store import FIGURES
+from arpo.jobs import TRAINING_ENDED, Job, JobError
+from arpo.jobs import run as run_jobs
 from arpo.train.progress import Reporter
 
 GRPO = ("rollout.branching.type=none", "rollout.initial=8", "credit.type=grpo")
 """What makes ARPO's configuration GRPO's: the whole group starts from the prompt, nothing is kept for branches."""
 PACKAGED = {"cold_start": "pocket", "clean_cold_start": "pocket-clean"}
 TRAINED = ("grpo", "arpo")
-
-
-@dataclass(frozen=True)
-class Job:
-    """One command of the demo. It is not run if `done` exists."""
-
-    arguments: tuple[str, ...]
-    done: Path
-
-
-class JobError(ArpoError):
-    """A command of the demo failed."""
 
 
 def run(
@@ -63,12 +47,12 @@ def run(
     with Reporter("demo", quiet=quiet) as reporter:
         policies = _cold_start(out, reporter) if from_scratch else PACKAGED
         more = tuple(overrides)
-        code = _run([_evaluation(out, name, policy, more) for name, policy in policies.items()], reporter)
-        code = code or _run([_training(out, name, policies["cold_start"], more) for name in TRAINED], reporter)
+        code = run_jobs([_evaluation(out, name, policy, more) for name, policy in policies.items()], reporter)
+        code = code or run_jobs([_training(out, name, policies["cold_start"], more) for name in TRAINED], reporter)
         if code:
             reporter.warn(f"stopped; go on with: arpo demo --resume --out {out}")
             return code
-        code = _run([_evaluation(out, name, str(_newest(out / name)), more) for name in TRAINED], reporter)
+        code = run_jobs([_evaluation(out, name, str(_newest(out / name)), more) for name in TRAINED], reporter)
         if code:
             return code
         from arpo.view.experiment import write
@@ -118,7 +102,7 @@ def _evaluation(out: Path, name: str, policy: str, overrides: tuple[str, ...]) -
 def _training(out: Path, name: str, start: str, overrides: tuple[str, ...]) -> Job:
     changes = (f"run.out={out}", f"run.name={name}", *overrides, *(GRPO if name == "grpo" else ()))
     arguments = ("train", str(out / "demo.toml"), *changes, "--model", start, "--resume")
-    return Job(arguments, out / name / "finished")
+    return Job(arguments, out / name / TRAINING_ENDED)
 
 
 def _newest(run_folder: Path) -> Path:
@@ -129,47 +113,3 @@ def _newest(run_folder: Path) -> Path:
     if found is None:
         raise JobError(f"{run_folder} holds no checkpoint although its training ended; start over with --overwrite")
     return found[1]
-
-
-def _run(jobs: Sequence[Job], reporter: Reporter) -> int:
-    """Run commands side by side, their output passed on; the first non-zero code of those that were interrupted."""
-    running = []
-    for job in jobs:
-        if not job.done.exists():
-            reporter.say(f"$ arpo {shlex.join(job.arguments)}")
-            running.append((job, _start(job, reporter)))
-    codes = [_wait(process) for _, process in running]
-    for (job, _), code in zip(running, codes, strict=True):
-        if code not in (0, 75, 130):
-            raise JobError(f"`arpo {shlex.join(job.arguments)}` failed with exit code {code}; its message stands above")
-        if code == 0 and job.done.name == "finished":
-            job.done.touch()
-    return next((code for code in codes if code), 0)
-
-
-def _start(job: Job, reporter: Reporter) -> subprocess.Popen[str]:
-    """A child with one thread, whose lines are passed on as they come. It gets the terminal's Ctrl-C by itself."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "arpo", *job.arguments],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"},
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
-    threading.Thread(target=_pass_on, args=(process, reporter), daemon=True).start()
-    return process
-
-
-def _pass_on(process: subprocess.Popen[str], reporter: Reporter) -> None:
-    for line in process.stderr or ():
-        reporter.console.print(line.rstrip(), markup=False, soft_wrap=True)
-
-
-def _wait(process: subprocess.Popen[str]) -> int:
-    """The exit code; a Ctrl-C here is the child's too, which finishes its step and saves."""
-    while True:
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:
-            continue
-        return 128 - code if code < 0 else code

@@ -8,6 +8,7 @@ from rollout_fakes import VOCAB, ToyDialect, ToyTool, babble, by_turn, decode, e
 from arpo.errors import ConfigError, DataError
 from arpo.evaluate.compare import compare
 from arpo.evaluate.run import evaluate, single
+from arpo.reward.scorer import Scorer
 from arpo.reward.settings import RewardSettings
 from arpo.rollout.agent import Agent
 from arpo.rollout.settings import NoBranching, RolloutSettings
@@ -32,11 +33,12 @@ def adder(wrong: set[int]):
 
 
 async def run(policy, tasks=TASKS, settings=SETTINGS, tools=None, seed=0, on_progress=None):
+    dialect = ToyDialect()
     return await evaluate(
         tasks,
-        Agent(policy if hasattr(policy, "sample") else engine(policy), ToyDialect(), tools or toolbox(), VOCAB),
+        Agent(policy if hasattr(policy, "sample") else engine(policy), dialect, tools or toolbox(), VOCAB),
         rollout=settings,
-        reward=RewardSettings(),
+        scorer=Scorer(RewardSettings(), dialect),
         seed=seed,
         on_progress=on_progress,
     )

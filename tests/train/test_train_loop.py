@@ -14,7 +14,7 @@ from arpo.errors import CheckpointError, ConfigError, DataError
 from arpo.learn.losses import TokenInputs
 from arpo.learn.packing import Pack
 from arpo.learn.update import DivergenceError, Learner
-from arpo.train import loop
+from arpo.reward.scorer import Scorer
 from arpo.train.loop import train
 from arpo.train.progress import Reporter
 from arpo.train.runfolder import RunFolder, read_rows
@@ -91,7 +91,11 @@ def test_a_step_stops_drawing_when_its_groups_are_full(
     """Groups 2, 5 and 6 of the stream differ: two groups are wanted, so three rounds of two are drawn and one is
     left over."""
     rewards = iter([(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 0.0), (0.0, 1.0), (1.0, 0.0)])
-    monkeypatch.setattr(loop, "score", lambda *_: [Outcome(reward) for reward in next(rewards)])
+
+    async def outcomes(*_: object) -> list[Outcome]:
+        return [Outcome(reward) for reward in next(rewards)]
+
+    monkeypatch.setattr(Scorer, "outcomes", outcomes)
     used: list[list[tuple[float | None, ...]]] = []
     update = Learner.update
 

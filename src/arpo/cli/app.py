@@ -14,6 +14,7 @@ from cyclopts import App, CycloptsError
 
 from arpo import __version__
 from arpo.cli.bench import app as bench_app
+from arpo.cli.compare import compare
 from arpo.cli.config import app as config_app
 from arpo.cli.demo import demo
 from arpo.cli.doctor import doctor
@@ -41,6 +42,7 @@ app.command(sft)
 app.command(train)
 app.command(evaluate, name="eval")
 app.command(rollout)
+app.command(compare)
 app.command(export)
 app.command(bench_app)
 app.command(study_app)

@@ -37,7 +37,7 @@ def evaluate(
         bar = progress.add_task("held-out tasks", total=len(tasks))
 
         async def run() -> "EvalResult":
-            async with policy.agent:
+            async with policy:
                 return await measure_policy(
                     resolved.config, policy, tasks, lambda done, _: progress.update(bar, completed=done)
                 )

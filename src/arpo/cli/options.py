@@ -33,14 +33,14 @@ class Options:
 
 def resolve(configs: Sequence[str], options: Options, *more: str) -> Resolved:
     """The configuration of a command line. `more`: overrides that the command itself adds, the strongest."""
-    files = [one for one in configs if not _is_override(one)]
+    files = [one for one in configs if not is_override(one)]
     shorthands = {"model.path": options.model, "run.name": options.name, "run.seed": options.seed}
-    overrides = [one for one in configs if _is_override(one)] + list(options.set)
+    overrides = [one for one in configs if is_override(one)] + list(options.set)
     overrides += [f"{key}={value}" for key, value in shorthands.items() if value is not None]
     return load(files, [*overrides, *more], preset=options.preset)
 
 
-def _is_override(text: str) -> bool:
+def is_override(text: str) -> bool:
     """`a.b=c`; a path may hold an equals sign further on, but its first part then holds a slash."""
     name, equals, _ = text.partition("=")
     return bool(equals) and "/" not in name

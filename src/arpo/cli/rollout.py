@@ -32,7 +32,7 @@ def rollout(
     policy, task = build_policy(resolved.config), ask(question, *answer)
 
     async def run() -> "RolloutTree":
-        async with policy.agent:
+        async with policy:
             return await grow(resolved.config, policy, task)
 
     tree = asyncio.run(run())

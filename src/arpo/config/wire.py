@@ -20,6 +20,7 @@ from arpo.evaluate.result import EvalResult
 from arpo.evaluate.run import OnProgress, evaluate, single
 from arpo.learn.update import Learner
 from arpo.protocol.base import Dialect
+from arpo.reward.scorer import Scorer
 from arpo.rollout.agent import Agent
 from arpo.seeds import derive
 from arpo.task import Task
@@ -34,7 +35,7 @@ _TOOL_TAG = re.compile(rf"<({'|'.join(_TOOL_NAMES)})>.*?</\1>", re.DOTALL)
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy that can act: its weights, its tokenizer, and everything between them and a trajectory.
+    """A policy that can act and be rewarded: its weights, its tokenizer, and everything around a trajectory.
 
     `model` is None where the weights are the engine's alone.
     """
@@ -42,6 +43,14 @@ class Policy:
     model: Any | None
     tokenizer: Any
     agent: Agent
+    scorer: Scorer
+
+    async def __aenter__(self) -> "Policy":
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self.agent.close()
+        await self.scorer.close()
 
 
 def build_policy(config: Config, tasks: Sequence[Task] = (), *, trains: bool = False) -> Policy:
@@ -63,7 +72,8 @@ def build_policy(config: Config, tasks: Sequence[Task] = (), *, trains: bool = F
     dialect = build_dialect(config.protocol, tokenizer, toolbox.tools)
     engine = build_engine(config.engine, config.model, tokenizer, model, vocab_size=vocab_size)
     _lend_policy(toolbox, engine, tokenizer, config.model.path)
-    return Policy(model, tokenizer, Agent(engine, dialect, toolbox, vocab_size))
+    agent = Agent(engine, dialect, toolbox, vocab_size)
+    return Policy(model, tokenizer, agent, Scorer(config.reward, dialect))
 
 
 def _lend_policy(toolbox: ToolBox, engine: Any, tokenizer: Any, name: str) -> None:
@@ -195,6 +205,7 @@ def build_setup(config: Config, warn: Callable[[str], None]) -> Setup:
         model=policy.model,
         tokenizer=policy.tokenizer,
         agent=policy.agent,
+        scorer=policy.scorer,
         learner=build_learner(config, policy.model, accelerator),
         tasks=kept,
         heldout=_measuring(config, policy, heldout) if heldout else None,
@@ -207,7 +218,6 @@ def build_plan(config: Config) -> Plan:
         train=config.train,
         rollout=config.rollout,
         entropy=config.entropy,
-        reward=config.reward,
         credit=config.credit,
         seed=config.run.seed,
     )
@@ -273,7 +283,7 @@ async def measure_policy(
         tasks,
         policy.agent,
         rollout=single(config.rollout, config.evaluation.temperature, config.evaluation.top_p),
-        reward=config.reward,
+        scorer=policy.scorer,
         seed=config.evaluation.seed,
         on_progress=on_progress,
     )
@@ -281,7 +291,6 @@ async def measure_policy(
 
 async def grow(config: Config, policy: Policy, task: Task) -> RolloutTree:
     """One task's tree, as training would grow it; scored if the task has an answer."""
-    from arpo.reward.compose import score
     from arpo.rollout.scheduler import rollout
 
     tree = await rollout(
@@ -291,4 +300,4 @@ async def grow(config: Config, policy: Policy, task: Task) -> RolloutTree:
         entropy=config.entropy,
         seed_parts=(config.run.seed, "rollout"),
     )
-    return tree.with_outcomes(score(tree, task, policy.agent.dialect, config.reward)) if task.answers else tree
+    return await policy.scorer.scored(tree, task) if task.answers else tree

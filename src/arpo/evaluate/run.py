@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 
 from arpo.errors import ConfigError, DataError
 from arpo.evaluate.result import EvalResult, summarise
-from arpo.reward.compose import score
-from arpo.reward.settings import RewardSettings
+from arpo.reward.scorer import Scorer
 from arpo.rollout.agent import Agent
 from arpo.rollout.scheduler import rollout as grow
 from arpo.rollout.scheduler import together
@@ -37,7 +36,7 @@ async def evaluate(
     agent: Agent,
     *,
     rollout: RolloutSettings,
-    reward: RewardSettings,
+    scorer: Scorer,
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> EvalResult:
@@ -66,7 +65,7 @@ async def evaluate(
             )
         if on_progress is not None:
             on_progress(next(done), len(tasks))
-        return tree.with_outcomes(score(tree, task, agent.dialect, reward))
+        return await scorer.scored(tree, task)
 
     trees = await together([one(place, task) for place, task in enumerate(tasks)])
     return summarise(tasks, trees, time.monotonic() - begin, seed)

@@ -7,6 +7,7 @@ that the infrastructure broke has no reward at all: 0 would be a lesson about no
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from arpo.protocol.base import Dialect
 from arpo.reward.answers import Comparison, best_score
@@ -17,33 +18,74 @@ from arpo.tree import Finish, Outcome, RolloutTree, Segment, ToolEvent
 INFRA_ERROR = "infra_error"
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a trajectory holds that a reward may look at.
+
+    `answer`: the final one, or None; `texts`: what the policy wrote between results, in order; `faults`: what is
+    malformed in them, in words; `events`: its calls; `length`: tokens that the policy sampled.
+    """
+
+    answer: str | None
+    texts: tuple[str, ...]
+    faults: tuple[str, ...]
+    events: tuple[ToolEvent, ...]
+    length: int
+
+
 def score(tree: RolloutTree, task: Task, dialect: Dialect, settings: RewardSettings) -> tuple[Outcome, ...]:
-    """One outcome per leaf. The reward is the sum of its parts:
+    """One outcome per leaf, answers compared by rule: `read`, `best_score`, `weigh`.
+
+    A `Scorer` does the same with everything that a configuration can ask for beyond rules.
+    """
+    return tuple(_by_rule(read(tree, leaf, dialect), task, settings) for leaf in tree.leaves)
+
+
+def read(tree: RolloutTree, leaf: int, dialect: Dialect) -> Reading | None:
+    """The trajectory that ends in `leaf`; None if the infrastructure broke it."""
+    segments = [tree.segments[node] for node in tree.ancestry(leaf)]
+    events = tuple(segment.event for segment in segments if segment.event is not None)
+    if any(s.finish is Finish.ERROR for s in segments) or any(e.status == INFRA_ERROR for e in events):
+        return None
+    texts = policy_texts(segments, dialect)
+    return Reading(
+        answer=dialect.answer(texts[-1]) if texts else None,
+        texts=tuple(texts),
+        faults=tuple(dialect.format_errors(texts)),
+        events=events,
+        length=sum(len(segment) for segment in segments if segment.is_policy),
+    )
+
+
+def weigh(reading: Reading, accuracy: float, settings: RewardSettings) -> Outcome:
+    """The outcome of a trajectory whose answer is worth `accuracy`: the sum of its parts.
 
     `accuracy` (0 if malformed), `success`, `multi_tool`, `format` (the penalty, or 0), `tool_cost`, `redundant` and
-    `overlong` (all <= 0). A broken trajectory has neither reward nor parts.
+    `overlong` (all <= 0).
     """
-    return tuple(_outcome(_segments(tree, leaf), task, dialect, settings) for leaf in tree.leaves)
-
-
-def _outcome(segments: Sequence[Segment], task: Task, dialect: Dialect, settings: RewardSettings) -> Outcome:
-    events = [segment.event for segment in segments if segment.event is not None]
-    if any(s.finish is Finish.ERROR for s in segments) or any(e.status == INFRA_ERROR for e in events):
-        return Outcome(None)
-    texts = policy_texts(segments, dialect)
-    answer = dialect.answer(texts[-1]) if texts else None
-    malformed = bool(dialect.format_errors(texts))
-    accuracy = 0.0 if malformed else best_score(answer, task.answers, _comparison(task, settings))
+    accuracy = 0.0 if reading.faults else accuracy
     parts = {
         "accuracy": accuracy,
         "success": settings.success_bonus if accuracy > 0 else 0.0,
-        "multi_tool": settings.multi_tool_bonus if accuracy > 0 and _used_all(events, settings) else 0.0,
-        "format": settings.format_penalty if malformed else 0.0,
-        "tool_cost": 0.0 - settings.tool_cost * sum(event.executed for event in events),
-        "redundant": 0.0 - settings.redundant_penalty * sum(event.redundant for event in events),
-        "overlong": 0.0 - overlong_penalty(sum(len(s) for s in segments if s.is_policy), settings.overlong),
+        "multi_tool": settings.multi_tool_bonus if accuracy > 0 and _used_all(reading.events, settings) else 0.0,
+        "format": settings.format_penalty if reading.faults else 0.0,
+        "tool_cost": 0.0 - settings.tool_cost * sum(event.executed for event in reading.events),
+        "redundant": 0.0 - settings.redundant_penalty * sum(event.redundant for event in reading.events),
+        "overlong": 0.0 - overlong_penalty(reading.length, settings.overlong),
     }
-    return Outcome(sum(parts.values()), answer, parts)
+    return Outcome(sum(parts.values()), reading.answer, parts)
+
+
+def _by_rule(reading: Reading | None, task: Task, settings: RewardSettings) -> Outcome:
+    if reading is None:
+        return Outcome(None)
+    accuracy = 0.0 if reading.faults else best_score(reading.answer, task.answers, comparison(task, settings))
+    return weigh(reading, accuracy, settings)
+
+
+def comparison(task: Task, settings: RewardSettings) -> Comparison:
+    """How this task's answers are compared."""
+    return task.kind if settings.accuracy == "auto" else settings.accuracy
 
 
 def overlong_penalty(length: int, settings: OverlongSettings | None) -> float:
@@ -63,14 +105,6 @@ def policy_texts(segments: Sequence[Segment], dialect: Dialect) -> list[str]:
             runs = [*runs[:-1], [*runs[-1], *segment.tokens.tolist()]] if joins else [*runs, segment.tokens.tolist()]
         joins = segment.is_policy
     return [dialect.decode(run) for run in runs]
-
-
-def _segments(tree: RolloutTree, leaf: int) -> list[Segment]:
-    return [tree.segments[node] for node in tree.ancestry(leaf)]
-
-
-def _comparison(task: Task, settings: RewardSettings) -> Comparison:
-    return task.kind if settings.accuracy == "auto" else settings.accuracy
 
 
 def _used_all(events: Sequence[ToolEvent], settings: RewardSettings) -> bool:

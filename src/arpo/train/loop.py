@@ -19,8 +19,7 @@ from arpo.credit.settings import CreditSettings, SoftCredit
 from arpo.data.trees import write_trees
 from arpo.errors import ConfigError, DataError
 from arpo.learn.update import DivergenceError, Learner
-from arpo.reward.compose import score
-from arpo.reward.settings import RewardSettings
+from arpo.reward.scorer import Scorer
 from arpo.rollout.agent import Agent
 from arpo.rollout.scheduler import check, rollout_many, unforkable
 from arpo.rollout.settings import EntropySettings, RolloutSettings
@@ -46,6 +45,7 @@ class Setup:
     model: Any
     tokenizer: Any
     agent: Agent
+    scorer: Scorer
     learner: Learner
     tasks: Sequence[Task]
     heldout: HeldOut | None = None
@@ -58,7 +58,6 @@ class Plan:
     train: TrainSettings
     rollout: RolloutSettings
     entropy: EntropySettings = field(default_factory=EntropySettings)
-    reward: RewardSettings = field(default_factory=RewardSettings)
     credit: CreditSettings = field(default_factory=SoftCredit)
     seed: int = 0
 
@@ -119,7 +118,7 @@ class _Loop:
             reporter.say(f"resuming after step {self.position.step}")
 
     async def run_and_close(self, stop: StopRequest) -> TrainResult:
-        async with self.setup.agent:
+        async with self.setup.agent, self.setup.scorer:
             return await self.run(stop)
 
     async def run(self, stop: StopRequest) -> TrainResult:
@@ -152,11 +151,12 @@ class _Loop:
         begin, number = time.monotonic(), self.position.step + 1
         asked = snapshot(self.setup.agent.engine.stats)
         self.setup.agent.toolbox.drain()  # of the evaluation before
+        self.setup.scorer.drain()
         groups = await self._collect(number)
         trees = groups.trees
         generated = time.monotonic()
         costs = engine_costs(asked, self.setup.agent.engine.stats, trees, generated - begin)
-        costs |= self.setup.agent.toolbox.drain()
+        costs |= self.setup.agent.toolbox.drain() | self.setup.scorer.drain()
         try:
             row = self._update(groups.used)
         except DivergenceError as error:
@@ -219,10 +219,8 @@ class _Loop:
             entropy=self.plan.entropy,
             seed_parts=(self.plan.seed, "step", step, cursor + len(tasks)),
         )
-        return [
-            tree.with_outcomes(score(tree, task, self.setup.agent.dialect, self.plan.reward))
-            for tree, task in zip(trees, tasks, strict=True)
-        ]
+        scorer = self.setup.scorer
+        return await asyncio.gather(*(scorer.scored(tree, task) for tree, task in zip(trees, tasks, strict=True)))
 
     def _task(self, cursor: int) -> Task:
         """Tasks in a fresh order every epoch."""

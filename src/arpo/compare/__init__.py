@@ -1,0 +1,1 @@
+"""Methods against each other on one environment: several seeds, equal tokens and equal tool calls, intervals."""
