@@ -203,7 +203,7 @@ def make_trainer(model: Any, tokenizer: Any, dialect: Dialect, tools: Tools, job
     def accuracy(prompts: list, completions: list, **_: Any) -> list[float]:
         tasks = [by_question[prompt[0]["content"]] for prompt in prompts]
         answers = [dialect.answer(completion[-1]["content"]) for completion in completions]
-        return [best_score(answer, task.answers, task.kind) for answer, task in zip(answers, tasks, strict=True)]
+        return [best_score(answer, task.answers, kind=task.kind) for answer, task in zip(answers, tasks, strict=True)]
 
     trainer = TimedTrainer(
         model=model,

@@ -1,79 +1,71 @@
 r"""Is an answer right? Comparisons from 0 to 1, none of which ever evaluates text.
 
-The usual F1 of question answering (SQuAD's normalisation) deletes punctuation, and with it signs, decimal points and
-fraction bars: it finds -5 equal to 5 and 1.5 equal to 15, and the choice "A" is an article to it. It is offered
-unchanged under "f1" and "em". By default the gold answer decides: numbers are compared as numbers, choices as letters,
-anything else that holds digits or LaTeX as a string, and only words by F1.
+By default ("hybrid") the gold answer decides: numbers are compared as numbers, choices as letters, anything else that
+holds digits or LaTeX as a string, and only words by F1 (`words.py` says why).
 """
 
 import re
-import string
-from collections import Counter
 from collections.abc import Iterable
 from typing import Literal
 
+from arpo.reward.gaia import score_gaia
 from arpo.reward.numbers import parse_number, same_number
+from arpo.reward.words import exact, f1, f1_cjk, normalise
 from arpo.task import AnswerKind
 
-Comparison = AnswerKind | Literal["f1", "em"]
+Mode = Literal["hybrid", "paper", "f1", "em", "math", "f1_cjk", "gaia"]
 
-_ARTICLE = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_CLOSED = frozenset({"yes", "no", "noanswer"})
 _CHOICE = re.compile(r"\(?\s*([A-Za-z])\s*(?:\)|[.:)].*|)", re.DOTALL)
 _WRAPPED = re.compile(r"\\(?:text|mathrm|mathbf|textbf)\s*\{([^{}]*)\}")
 
 
-def best_score(prediction: str | None, golds: Iterable[str], kind: Comparison = "auto") -> float:
+def best_score(
+    prediction: str | None, golds: Iterable[str], *, mode: Mode = "hybrid", kind: AnswerKind | None = None
+) -> float:
     """The best of `score_answer` over the gold answers."""
-    return max((score_answer(prediction, gold, kind) for gold in golds), default=0.0)
+    return max((score_answer(prediction, gold, mode=mode, kind=kind) for gold in golds), default=0.0)
 
 
-def score_answer(prediction: str | None, gold: str, kind: Comparison = "auto") -> float:
-    """How right `prediction` is, 0 to 1. Nothing, or only blanks, is worth 0 whatever the gold answer says."""
+def score_answer(prediction: str | None, gold: str, *, mode: Mode = "hybrid", kind: AnswerKind | None = None) -> float:
+    """How right `prediction` is, 0 to 1. Nothing, or only blanks, is worth 0 whatever the gold answer says.
+
+    `kind`: what sort of answer the task expects; None or "auto": the gold answer decides.
+    """
     if prediction is None or not prediction.strip():
         return 0.0
-    if kind in ("auto", "text"):
-        kind = _kind_of(gold, kind)
-    if kind == "number":
+    if mode == "hybrid":
+        return _hybrid(prediction, gold, kind or "auto")
+    if mode == "math":
+        return _hybrid(prediction, gold, "math")
+    if mode == "em":
+        return exact(prediction, gold)
+    if mode == "f1_cjk":
+        return f1_cjk(prediction, gold)
+    return score_gaia(prediction, gold) if mode == "gaia" else f1(prediction, gold)
+
+
+def _hybrid(prediction: str, gold: str, kind: AnswerKind) -> float:
+    how = _kind_of(gold, kind) if kind in ("auto", "text") else kind
+    if how == "number":
         return float(_numbers_equal(prediction, gold))
-    if kind == "choice":
+    if how == "choice":
         return float(_choice(prediction) is not None and _choice(prediction) == _choice(gold))
-    if kind == "math":
+    if how == "math":
         return float(_numbers_equal(prediction, gold) or _bare(prediction) == _bare(gold))
-    if kind == "exact":
-        return float(_spaced(prediction) == _spaced(gold))
-    return f1(prediction, gold) if kind == "f1" else exact(prediction, gold)
+    return float(_spaced(prediction) == _spaced(gold)) if how == "exact" else f1(prediction, gold)
 
 
-def _kind_of(gold: str, kind: Comparison) -> Comparison:
-    """How to compare with this gold answer. A task that says "text" means words even where they hold digits."""
+def _kind_of(gold: str, kind: AnswerKind) -> AnswerKind:
+    """How to compare with this gold answer; "text" means by F1.
+
+    A task that says "text" means words even where they hold digits.
+    """
     if parse_number(gold) is not None:
         return "number"
     if _choice(gold) is not None and len(gold.strip()) <= 3:
         return "choice"
     symbolic = "\\" in gold or not normalise(gold) or (kind == "auto" and any(char.isdigit() for char in gold))
-    return "math" if symbolic else "f1"
-
-
-def normalise(text: str) -> str:
-    """SQuAD's normal form: lower case, ASCII punctuation deleted, articles blanked, blanks collapsed."""
-    return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
-
-
-def f1(prediction: str, gold: str) -> float:
-    """Overlap of words as multisets, after `normalise`. Yes, no and "noanswer" match only themselves (HotpotQA)."""
-    mine, theirs = normalise(prediction), normalise(gold)
-    if mine != theirs and (mine in _CLOSED or theirs in _CLOSED):
-        return 0.0
-    left, right = mine.split(), theirs.split()
-    common = sum((Counter(left) & Counter(right)).values())
-    return 2 * common / (len(left) + len(right)) if common else 0.0
-
-
-def exact(prediction: str, gold: str) -> float:
-    """1 if both have the same SQuAD normal form."""
-    return float(normalise(prediction) == normalise(gold))
+    return "math" if symbolic else "text"
 
 
 def _numbers_equal(prediction: str, gold: str) -> bool:

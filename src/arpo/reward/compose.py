@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from arpo.protocol.base import Dialect
-from arpo.reward.answers import Comparison, best_score
+from arpo.reward.answers import best_score
 from arpo.reward.settings import OverlongSettings, RewardSettings
 from arpo.task import Task
 from arpo.tree import Finish, Outcome, RolloutTree, Segment, ToolEvent
@@ -79,13 +79,10 @@ def weigh(reading: Reading, accuracy: float, settings: RewardSettings) -> Outcom
 def _by_rule(reading: Reading | None, task: Task, settings: RewardSettings) -> Outcome:
     if reading is None:
         return Outcome(None)
-    accuracy = 0.0 if reading.faults else best_score(reading.answer, task.answers, comparison(task, settings))
+    accuracy = (
+        0.0 if reading.faults else best_score(reading.answer, task.answers, mode=settings.accuracy, kind=task.kind)
+    )
     return weigh(reading, accuracy, settings)
-
-
-def comparison(task: Task, settings: RewardSettings) -> Comparison:
-    """How this task's answers are compared."""
-    return task.kind if settings.accuracy == "auto" else settings.accuracy
 
 
 def overlong_penalty(length: int, settings: OverlongSettings | None) -> float:

@@ -8,7 +8,7 @@ import asyncio
 
 from arpo.protocol.base import Dialect
 from arpo.reward.answers import best_score
-from arpo.reward.compose import Reading, comparison, read, weigh
+from arpo.reward.compose import Reading, read, weigh
 from arpo.reward.settings import RewardSettings
 from arpo.task import Task
 from arpo.tree import Outcome, RolloutTree
@@ -40,8 +40,8 @@ class Scorer:
             return Outcome(None)
         accuracy = 0.0
         if not reading.faults:
-            how = comparison(task, self.settings)
-            accuracy = await asyncio.to_thread(best_score, reading.answer, task.answers, how)
+            mode = self.settings.accuracy
+            accuracy = await asyncio.to_thread(best_score, reading.answer, task.answers, mode=mode, kind=task.kind)
         return weigh(reading, accuracy, self.settings)
 
     def drain(self) -> dict[str, float]:

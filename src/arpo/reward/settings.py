@@ -1,9 +1,8 @@
 """What is rewarded."""
 
-from typing import Literal
-
 from pydantic import Field, model_validator
 
+from arpo.reward.answers import Mode
 from arpo.settings import Frozen
 
 
@@ -32,13 +31,14 @@ class OverlongSettings(Frozen):
 class RewardSettings(Frozen):
     """Hierarchical reward: malformed `format_penalty`, wrong 0, right its accuracy plus bonuses.
 
-    `accuracy`: how answers are compared; "auto" asks the task (and, where that says "auto", the gold answer).
+    `accuracy`: how answers are compared, a mode of `score_answer`; "hybrid" asks the task for the kind of its answer
+    (and, where that says "auto", the gold answer).
     `multi_tool_bonus`: for a right answer on whose way all of `multi_tools` were executed. `tool_cost`: per executed
     call, `redundant_penalty`: per call made before with the same arguments; both are taken off whatever the answer.
     `overlong`: a price on length, likewise; None: none.
     """
 
-    accuracy: Literal["auto", "f1", "em", "number"] = "auto"
+    accuracy: Mode = "hybrid"
     success_bonus: float = Field(default=0.0, ge=0)
     multi_tool_bonus: float = Field(default=0.1, ge=0)
     multi_tools: tuple[str, ...] = ("search", "python")
