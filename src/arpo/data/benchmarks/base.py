@@ -30,6 +30,9 @@ class Item:
     type: str = ""
     kind: AnswerKind | None = None
     """How to compare, where this row knows better than its set."""
+    language: str = ""
+    canary: str = ""
+    """The line by which a set asks to be left out of training data; kept with the task, so that copies carry it."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,9 @@ class Benchmark:
     published rows, and what could not be. `size`: questions in the whole set. `metrics`: names in
     `arpo.reward.metrics`, the headline first; `rule`: the one that needs no judge, for trials without a server.
     `folders`: its names in published layouts (ROOT/FOLDER/test.jsonl), the first our own. `types`: what the per-type
-    table tells apart, "" for nothing. `instruction`: put below the question, "" for nothing. `secret`: the rows are
-    published encrypted, so that no crawler reads them; decrypted copies are never written.
+    table tells apart, "" for nothing. `subset`, `skip`: which rows are measured, why a row is none of them ("" if it is).
+    `instruction`: put below the question, "" for nothing. `gated`: the hub asks for a login and for consent.
+    `secret`: the rows are published encrypted, so that no crawler reads them; results of such a set hold plain text.
     """
 
     name: str
@@ -80,6 +84,7 @@ class Benchmark:
         item = self.item(row)
         prompt = f"{item.question}\n\n{self.instruction}" if self.instruction else item.question
         provenance = {"benchmark": self.name, "family": item.type or self.name, "row": str(number)}
+        provenance |= {key: value for key in ("language", "canary") if (value := getattr(item, key))}
         return Task(
             id=f"{self.name}:{item.id or number}",
             messages=(Message("user", prompt),),
