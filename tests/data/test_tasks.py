@@ -59,7 +59,16 @@ def test_json_list_with_bom_and_crlf(tmp_path: Path) -> None:
 def test_a_backspace_in_boxed_is_mended_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path / "t.jsonl", {"question": "Answer in \x08oxed{}.", "answer": "1"})
     assert read_tasks(path)[0].question == "Answer in \\boxed{}."
-    assert "row 1" in caplog.text
+    (record,) = caplog.records
+    assert f"{path}: in 1 row a control character" in record.getMessage()
+
+
+def test_mended_rows_are_counted_once_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"question": f"{n} in \x08oxed{{}}", "answer": "\x0crac{1}{2}"} for n in range(7)]
+    tasks = read_tasks(write(tmp_path / "t.jsonl", GOOD, *rows))
+    assert tasks[7].answers == ("\\frac{1}{2}",)
+    (record,) = caplog.records
+    assert "in 7 rows" in record.getMessage()
 
 
 @pytest.mark.parametrize(
@@ -108,8 +117,8 @@ def test_a_truncated_parquet_file_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("missing.jsonl", None, "no such task file"),
-        ("t.csv", "question,answer\n", "ends in .jsonl, .json or .parquet"),
+        ("missing.jsonl", None, "no such file"),
+        ("t.csv", "question,answer\n", "end in .jsonl, .json or .parquet"),
         ("t.jsonl", "\n", "holds no task"),
         ("t.json", '{"question": "q"}', "a list of rows"),
         ("t.json", "[{", "not JSON, or cut off"),

@@ -14,7 +14,7 @@ def _listed(value: Any) -> Any:
 
 
 Files = Annotated[tuple[str, ...], BeforeValidator(_listed)]
-"""One path or several."""
+"""One source or several: a file, a folder of shards, a pattern, or `hf:NAME[/CONFIG][@SPLIT]`."""
 
 
 class FactbookSettings(Frozen):
@@ -33,7 +33,7 @@ class FactbookSettings(Frozen):
 
 
 class FilesSettings(Frozen):
-    """Tasks read from JSONL, JSON or Parquet files (see `arpo.data.tasks`)."""
+    """Tasks read from JSONL, JSON and Parquet files, folders and Hugging Face data sets (see `arpo.data.rows`)."""
 
     type: Literal["files"] = "files"
 
