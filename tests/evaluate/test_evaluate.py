@@ -6,8 +6,9 @@ import pytest
 from rollout_fakes import VOCAB, ToyDialect, ToyTool, babble, by_turn, decode, engine, steps, toolbox
 
 from arpo.errors import ConfigError, DataError
+from arpo.evaluate.agents.policy import Policy
 from arpo.evaluate.compare import compare
-from arpo.evaluate.run import evaluate, single
+from arpo.evaluate.run import evaluate, sampled
 from arpo.reward.scorer import Scorer
 from arpo.reward.settings import RewardSettings
 from arpo.rollout.agent import Agent
@@ -16,7 +17,7 @@ from arpo.task import ask
 from arpo.tools.base import ToolResult, ToolStatus
 
 TASKS = [ask(f"{x}+1?", str(x + 1), id=f"q{x}", family="odd" if x % 2 else "even") for x in range(8)]
-SETTINGS = single(RolloutSettings(max_tokens=200))
+SETTINGS = sampled(RolloutSettings(max_tokens=200))
 
 
 def adder(wrong: set[int]):
@@ -39,6 +40,7 @@ async def run(policy, tasks=TASKS, settings=SETTINGS, tools=None, seed=0, on_pro
         Agent(policy if hasattr(policy, "sample") else engine(policy), dialect, tools or toolbox(), VOCAB),
         rollout=settings,
         scorer=Scorer(RewardSettings(), dialect),
+        method=Policy(),
         seed=seed,
         on_progress=on_progress,
     )
@@ -122,8 +124,21 @@ async def test_a_broken_engine_is_heard():
         await run(broken)
 
 
-def test_single_keeps_the_limits_and_drops_the_branching():
-    found = single(RolloutSettings(total=8, initial=4, max_calls=3, max_tokens=77), 0.0, 0.9)
-    assert (found.total, found.initial, found.max_calls, found.max_tokens) == (1, 1, 3, 77)
-    assert (found.temperature, found.top_p) == (0.0, 0.9)
+def test_the_rollout_of_an_evaluation_keeps_the_limits_and_drops_the_branching():
+    found = sampled(RolloutSettings(total=8, initial=4, max_calls=3, max_tokens=77), 2, 0.5, 0.9)
+    assert (found.total, found.initial, found.max_calls, found.max_tokens) == (2, 2, 3, 77)
+    assert (found.temperature, found.top_p) == (0.5, 0.9)
     assert found.branching == NoBranching()
+    assert sampled(RolloutSettings(), 1, 0.0).temperature == 0
+    with pytest.raises(ConfigError, match=r"evaluation\.samples = 2 answers to a question the same"):
+        sampled(RolloutSettings(), 2, 0.0)
+
+
+async def test_several_answers_to_a_question_are_one_tree_of_separate_leaves():
+    found = await run(babble, TASKS[:2], sampled(RolloutSettings(max_tokens=200), 3))
+    assert [len(tree.leaves) for tree in found.trees] == [3, 3]
+    assert len(found.rewards) == 6
+    assert found.n == 2
+    for tree in found.trees:
+        assert [len(tree.children[0]), max(map(len, tree.children[1:]))] == [3, 1]
+        assert len({decode(path.token_T.tolist()) for path in tree.paths()}) > 1

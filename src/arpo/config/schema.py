@@ -11,13 +11,14 @@ from pydantic import model_validator
 from arpo.credit.settings import CreditSettings, SoftCredit
 from arpo.data.settings import DataSettings, FactbookSettings
 from arpo.engine.settings import EngineSettings, LocalSettings, ModelSettings
+from arpo.evaluate.settings import EvaluationSettings
 from arpo.learn.settings import ClipLoss, LossSettings, OptimSettings
 from arpo.protocol.settings import DialectSettings
 from arpo.reward.settings import RewardSettings
 from arpo.rollout.settings import EntropySettings, RolloutSettings
 from arpo.settings import Frozen
 from arpo.tools.settings import PythonSettings, SearchSettings, ToolSettings
-from arpo.train.settings import EvaluationSettings, RunSettings, TrainSettings
+from arpo.train.settings import RunSettings, TrainSettings
 from arpo.train.sft_settings import SftSettings
 
 

@@ -7,6 +7,7 @@ last. Nothing here decides anything that the configuration does not say.
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +17,10 @@ from arpo.config.schema import Config
 from arpo.config.toolbox import build_toolbox as build_toolbox
 from arpo.data.settings import FactbookSettings, FilesSettings
 from arpo.errors import ConfigError, DataError, ToolSetupError
+from arpo.evaluate.agents.registry import build as build_method
 from arpo.evaluate.result import EvalResult
-from arpo.evaluate.run import OnProgress, evaluate, single
+from arpo.evaluate.run import OnProgress, evaluate, sampled
+from arpo.evaluate.settings import HELD_OUT
 from arpo.learn.update import Learner
 from arpo.protocol.base import Dialect
 from arpo.reward.scorer import Scorer
@@ -279,14 +282,21 @@ async def measure_policy(
     config: Config, policy: Policy, tasks: Sequence[Task], on_progress: OnProgress | None = None
 ) -> EvalResult:
     """The policy's accuracy on these tasks, sampled as `evaluation` says."""
-    return await evaluate(
-        tasks,
-        policy.agent,
-        rollout=single(config.rollout, config.evaluation.temperature, config.evaluation.top_p),
-        scorer=policy.scorer,
-        seed=config.evaluation.seed,
-        on_progress=on_progress,
-    )
+    settings = config.evaluation
+    method = build_method(settings.agent)
+    agent = method.fit(policy.agent)
+    async with AsyncExitStack() as opened:
+        own = agent.dialect is policy.agent.dialect
+        scorer = policy.scorer if own else await opened.enter_async_context(Scorer(config.reward, agent.dialect))
+        return await evaluate(
+            tasks,
+            agent,
+            rollout=sampled(config.rollout, settings.samples, *settings.sampling(HELD_OUT)),
+            scorer=scorer,
+            method=method,
+            seed=settings.seed,
+            on_progress=on_progress,
+        )
 
 
 async def grow(config: Config, policy: Policy, task: Task) -> RolloutTree:

@@ -1,34 +1,76 @@
-"""Measuring a policy on held-out tasks.
+"""Measuring a policy: every task answered by a method, scored, and nothing lost on the way.
 
 Trajectories are independent (no branching, no resampling) and drawn at the temperature that is asked for, so the
-accuracy is that of the policy itself. A question is right if its answer is: bonuses and penalties of the training
-reward do not count. The seed is the same for every policy that is compared, so differences can be paired by question.
-Trajectories that the infrastructure lost are left out and counted, never scored as wrong.
+figures are those of the policy itself. The seed is the same for every policy that is compared, so differences can be
+paired by question. Trajectories that the infrastructure lost are left out and counted, never scored as wrong.
+
+`answer` is the one loop behind held-out tasks (`evaluate`) and published sets (`arpo.evaluate.benchmark`).
 """
 
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from arpo.errors import ConfigError, DataError
+from arpo.evaluate.agents.base import Method, SeedParts, Solved
 from arpo.evaluate.result import EvalResult, summarise
 from arpo.reward.scorer import Scorer
 from arpo.rollout.agent import Agent
-from arpo.rollout.scheduler import rollout as grow
-from arpo.rollout.scheduler import together
-from arpo.rollout.settings import EntropySettings, NoBranching, RolloutSettings
+from arpo.rollout.settings import NoBranching, RolloutSettings
 from arpo.task import Task
 from arpo.tree import RolloutTree
 
 OnProgress = Callable[[int, int], None]
 """Called with (questions done, questions in all) after each question."""
+Keep = Callable[[int, Solved, float], Awaitable[None]]
+"""Takes the place of a task, its trajectories, and the seconds that they took."""
 
 
-def single(settings: RolloutSettings, temperature: float = 1.0, top_p: float = 1.0) -> RolloutSettings:
-    """The rollout of an evaluation: the limits of `settings`, one trajectory per question, no branching."""
-    changes = {"total": 1, "initial": 1, "branching": NoBranching(), "temperature": temperature, "top_p": top_p}
-    return RolloutSettings(**(dict(settings) | changes))
+def sampled(
+    settings: RolloutSettings, samples: int = 1, temperature: float = 1.0, top_p: float = 1.0
+) -> RolloutSettings:
+    """The rollout of an evaluation: the limits of `settings`, `samples` trajectories per question, no branching.
+
+    Raises ConfigError for several samples at temperature 0, which would all be the same.
+    """
+    if temperature == 0 and samples > 1:
+        raise ConfigError(
+            f"temperature = 0 makes all evaluation.samples = {samples} answers to a question the same: set it to 1, "
+            "or raise evaluation.temperature"
+        )
+    changes = {"total": samples, "initial": samples, "branching": NoBranching()}
+    return RolloutSettings(**(dict(settings) | changes | {"temperature": temperature, "top_p": top_p}))
+
+
+async def answer(
+    tasks: Sequence[Task],
+    method: Method,
+    agent: Agent,
+    *,
+    rollout: RolloutSettings,
+    seeds: Callable[[int, Task], SeedParts],
+    keep: Keep,
+) -> None:
+    """Let `method` answer every task, `rollout.concurrency` at once; `keep` gets each as it ends, outside the gate.
+
+    The first failure cancels the rest and is raised itself.
+    """
+    gate = asyncio.Semaphore(rollout.concurrency)
+
+    async def one(place: int, task: Task) -> None:
+        async with gate:
+            begin = time.monotonic()
+            solved = await method.solve(task, agent, rollout, seeds(place, task))
+            seconds = time.monotonic() - begin
+        await keep(place, solved, seconds)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for place, task in enumerate(tasks):
+                group.create_task(one(place, task))
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
 
 
 async def evaluate(
@@ -37,10 +79,11 @@ async def evaluate(
     *,
     rollout: RolloutSettings,
     scorer: Scorer,
+    method: Method,
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> EvalResult:
-    """Roll out every task under `rollout` (see `single`) and score it.
+    """Answer every task under `rollout` (see `sampled`) and score it. `agent`: as `method.fit` gave it.
 
     Raises DataError without tasks, ConfigError if `rollout` branches, ArpoError if no trajectory at all could be
     scored.
@@ -52,20 +95,20 @@ async def evaluate(
             f'an evaluation takes branching "none", not "{rollout.branching.type}": branches are not '
             "independent samples of the policy"
         )
-    begin, gate, done = time.monotonic(), asyncio.Semaphore(rollout.concurrency), itertools.count(1)
+    begin, done = time.monotonic(), itertools.count(1)
+    trees: dict[int, RolloutTree] = {}
 
-    async def one(place: int, task: Task) -> RolloutTree:
-        async with gate:
-            tree = await grow(
-                task,
-                agent,
-                settings=rollout,
-                entropy=EntropySettings(),
-                seed_parts=(seed, "evaluate", place),
-            )
+    async def keep(place: int, solved: Solved, seconds: float) -> None:
         if on_progress is not None:
             on_progress(next(done), len(tasks))
-        return await scorer.scored(tree, task)
+        trees[place] = await scorer.scored(solved.tree, tasks[place])
 
-    trees = await together([one(place, task) for place, task in enumerate(tasks)])
-    return summarise(tasks, trees, time.monotonic() - begin, seed)
+    await answer(
+        tasks,
+        method,
+        agent,
+        rollout=rollout,
+        seeds=lambda place, task: (seed, "evaluate", place),
+        keep=keep,
+    )
+    return summarise(tasks, [trees[place] for place in range(len(tasks))], time.monotonic() - begin, seed)

@@ -75,17 +75,3 @@ class TrainSettings(Frozen):
                 "step would weigh their prompts differently; choose a divisor"
             )
         return self
-
-
-class EvaluationSettings(Frozen):
-    """Measuring a policy: one trajectory per held-out task."""
-
-    tasks: int = Field(500, ge=1)
-    """Held-out tasks; 500 give a 95 % interval of about +-4 points."""
-
-    temperature: float = Field(1.0, ge=0)
-    """0: greedy."""
-
-    top_p: float = Field(1.0, gt=0, le=1)
-    seed: int = 0
-    """Seed of the sampling and of the drawn tasks: the same for every policy that is compared."""

@@ -1,0 +1,148 @@
+"""One trajectory of an evaluation as a line of text: what it answered, what that was worth, what it cost.
+
+The lines are what figures are computed from, now or later, and what a resumed evaluation goes on from; the tokens
+themselves are in the trees beside them.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from arpo.evaluate.agents.base import Solved
+from arpo.protocol.base import Dialect
+from arpo.reward.compose import read
+from arpo.reward.verdict import Verdict
+from arpo.task import Task
+from arpo.tree import Outcome, RolloutTree, Segment, Source
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One trajectory. Rows of a question differ in `number`, from 0.
+
+    `task`, `key`: id and fingerprint of the question; `family`: its row of the per-type table. `answer`: the final one,
+    or None. `lost`: the infrastructure broke it, so that it has no verdict. `faults`: what is malformed in it.
+    `finish`: how it ended. `sampled`, `read`, `results`: tokens that the model sampled, was given (each time that it
+    was asked to go on), and that tools returned. `ran`, `free`, `failed`: calls by tool that ran, that a cache or an
+    equal call answered, and that ended in an error. `aside_tokens`, `aside_calls`, `seconds` and the calls that no
+    trajectory shows are those of the whole question and stand on its first row. `attempt`, `at`: which start of the
+    command, and seconds since then.
+    """
+
+    task: str
+    key: str
+    family: str
+    number: int
+    answer: str | None
+    lost: bool
+    faults: int
+    finish: str
+    sampled: int
+    read: int
+    results: int
+    ran: Mapping[str, int] = field(default_factory=dict)
+    free: Mapping[str, int] = field(default_factory=dict)
+    failed: Mapping[str, int] = field(default_factory=dict)
+    aside_tokens: int = 0
+    aside_calls: int = 0
+    seconds: float = 0.0
+    attempt: int = 0
+    at: float = 0.0
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    """By metric."""
+
+    def score(self, metric: str) -> float | None:
+        """What the answer is worth, or None if nobody could say."""
+        return self.verdicts[metric].score
+
+    def outcome(self, metric: str) -> Outcome:
+        """For the tree: the headline is the reward, every metric a part; the headline is called `accuracy` too."""
+        scores = {name: verdict.score for name, verdict in self.verdicts.items()}
+        reward = None if self.lost else scores[metric]
+        if reward is None:
+            return Outcome(None, self.answer)
+        parts = {name: score for name, score in scores.items() if score is not None}
+        return Outcome(reward, self.answer, {"accuracy": reward} | parts)
+
+    def line(self) -> str:
+        """JSON, with its line end."""
+        return json.dumps(asdict(self), ensure_ascii=False) + "\n"
+
+
+def from_line(line: bytes) -> Sample:
+    """Read a line back. Raises ValueError for one that is torn or not ours."""
+    try:
+        row: dict[str, Any] = json.loads(line)
+        verdicts = {name: Verdict(**verdict) for name, verdict in row.pop("verdicts").items()}
+        return Sample(**row, verdicts=verdicts)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"not a sample: {error}") from error
+
+
+def key_of(task: Task) -> str:
+    """Fingerprint of what is asked and what is right: 16 hex digits. Another prompt is another question."""
+    content = [[(m.role, m.content) for m in task.messages], list(task.answers), task.kind]
+    return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode()).hexdigest()[:16]
+
+
+def samples_of(
+    task: Task, solved: Solved, dialect: Dialect, *, seconds: float = 0.0, attempt: int = 0, at: float = 0.0
+) -> list[Sample]:
+    """A question's trajectories in the order of the leaves, without verdicts."""
+    rows: list[Sample] = []
+    for number, leaf in enumerate(solved.tree.leaves):
+        reading = read(solved.tree, leaf, dialect)
+        segments = [solved.tree.segments[node] for node in solved.tree.ancestry(leaf)]
+        first = number == 0
+        rows.append(
+            Sample(
+                task=task.id,
+                key=key_of(task),
+                family=task.provenance.get("family", "all"),
+                number=number,
+                answer=reading.answer if reading else None,
+                lost=reading is None,
+                faults=len(reading.faults) if reading else 0,
+                finish=str(segments[-1].finish),
+                aside_tokens=solved.aside_tokens if first else 0,
+                aside_calls=solved.aside_calls if first else 0,
+                seconds=seconds if first else 0.0,
+                attempt=attempt,
+                at=at,
+                **_tokens(segments),
+                **_calls(segments, solved.aside_tools if first else {}),
+            )
+        )
+    return rows
+
+
+def scored_tree(tree: RolloutTree, rows: Sequence[Sample], metric: str) -> RolloutTree:
+    """The tree with the outcomes that `rows`, one per leaf, tell."""
+    return tree.with_outcomes([row.outcome(metric) for row in rows])
+
+
+def _tokens(segments: Sequence[Segment]) -> dict[str, int]:
+    """Tokens sampled, read, returned. A policy segment after another one goes on with the same request."""
+    counts = {"sampled": 0, "read": 0, "results": 0}
+    before, asked = 0, False
+    for segment in segments:
+        if segment.is_policy:
+            counts["sampled"] += len(segment)
+            counts["read"] += 0 if asked else before
+        elif segment.source is Source.TOOL:
+            counts["results"] += len(segment)
+        before, asked = before + len(segment), segment.is_policy
+    return counts
+
+
+def _calls(segments: Sequence[Segment], aside: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    counts: dict[str, Counter[str]] = {"ran": Counter(aside), "free": Counter(), "failed": Counter()}
+    for event in (segment.event for segment in segments if segment.event is not None):
+        if event.executed:
+            counts["free" if event.cached or event.shared else "ran"][event.name] += 1
+        if event.status != "ok":
+            counts["failed"][event.name] += 1
+    return {name: dict(counted) for name, counted in counts.items()}
