@@ -128,12 +128,22 @@ def _json_row(path: Path, name: str, number: int, line: bytes) -> Row:
 
 
 def _json_rows(path: Path, name: str) -> Iterator[Row]:
+    if _row_by_line(path):
+        yield from _jsonl_rows(path, name)
+        return
     rows = load_json(path)
     if not isinstance(rows, list):
         raise DataError(
             f"{path}: a .json file is a list of rows, not {type(rows).__name__}; for one row per line name it .jsonl"
         )
     yield from (_row(path, name, number, row) for number, row in enumerate(rows, 1))
+
+
+def _row_by_line(path: Path) -> bool:
+    """Releases name JSON lines .json, too: the first line is a whole object, and there is another line."""
+    with path.open("rb") as lines:
+        one, two = lines.readline().removeprefix(_BOM).strip(), lines.readline().strip()
+    return one.startswith(b"{") and one.endswith(b"}") and two.startswith(b"{")
 
 
 def load_json(path: Path) -> Any:
