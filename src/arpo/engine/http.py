@@ -51,8 +51,12 @@ class Server:
         retries: int,
         breaker: int = 3,
         clock: Clock | None = None,
+        table: str = "engine",
+        model_key: str = "served_model",
     ) -> None:
+        """`table`, `model_key`: where its settings stand, for messages."""
         self.base_url = base_url.rstrip("/")
+        self._table, self._model_key = table, f"{table}.{model_key}"
         self.clock = clock or Clock()
         self.breaker = Breaker(breaker, clock=self.clock)
         self._key_variable, self._key = key_variable, _key(key_variable)
@@ -126,7 +130,7 @@ class Server:
             async with asyncio.timeout(self._timeout):
                 response = await client.post(url, json=body)
         except TimeoutError as error:
-            raise _PassingError(f"no answer within engine.timeout = {self._timeout:g} s", hung=True) from error
+            raise _PassingError(f"no answer within {self._table}.timeout = {self._timeout:g} s", hung=True) from error
         except httpx.RequestError as error:
             raise _PassingError(f"connection lost ({_name(error)})") from error
         return self._judge(url, response)
@@ -145,8 +149,8 @@ class Server:
             )
         if status == 404 or 300 <= status < 400:
             raise EngineDownError(
-                f"{url}: status {status} ({self._words(response)}); check engine.base_url (it usually ends in /v1) and "
-                "engine.served_model"
+                f"{url}: status {status} ({self._words(response)}); check {self._table}.base_url (it usually ends in "
+                f"/v1) and {self._model_key}"
             )
         if status >= 400:
             raise RefusedError(f"{url}: status {status}: {self._words(response)}")
@@ -155,7 +159,8 @@ class Server:
     def _json(self, url: str, response: httpx.Response) -> Any:
         if "html" in response.headers.get("content-type", "") or response.text.lstrip().startswith("<"):
             raise EngineDownError(
-                f"{url}: a web page instead of JSON; engine.base_url is not that of the API (it usually ends in /v1)"
+                f"{url}: a web page instead of JSON; {self._table}.base_url is not that of the API (it usually ends in "
+                "/v1)"
             )
         try:
             return response.json()
@@ -175,7 +180,7 @@ class Server:
 
     def _unreachable(self, url: str, error: httpx.RequestError) -> EngineDownError:
         return EngineDownError(
-            f"{url}: no answer ({_name(error)}); start the server, or set engine.base_url to where it listens"
+            f"{url}: no answer ({_name(error)}); start the server, or set {self._table}.base_url to where it listens"
         )
 
     # --- clients -------------------------------------------------------------------------------------------------

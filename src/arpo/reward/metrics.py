@@ -6,9 +6,9 @@ gets none is refused: another rule in its place would give figures that look lik
 
 import asyncio
 import difflib
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
-from arpo.errors import ConfigError
+from arpo.errors import ArpoError, ConfigError
 from arpo.reward.answers import Mode, best_score
 from arpo.reward.judge.settings import JudgeSettings
 from arpo.reward.verdict import Metric, Verdict
@@ -38,7 +38,7 @@ def build(name: str, judge: JudgeSettings | None = None) -> Metric:
     is wrong with its settings (key, prompt file).
     """
     if not needs_judge(name):
-        return RuleMetric(name)
+        return RuleMetric(cast(Mode, name))
     if judge is None:
         raise ConfigError(
             f"the metric {name!r} needs a judge: set base_url and model of a chat server (table [reward.judge]; "
@@ -53,13 +53,16 @@ def build(name: str, judge: JudgeSettings | None = None) -> Metric:
 class RuleMetric:
     """`best_score` over a task's answers in one mode, off the event loop."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, mode: Mode) -> None:
+        self.mode: Mode = mode
+        self.name: str = mode
 
     async def __call__(self, task: Task, answer: str | None) -> Verdict:
         """See Metric."""
-        score = await asyncio.to_thread(best_score, answer, task.answers, mode=self.name, kind=task.kind)  # type: ignore[arg-type]
-        return Verdict(score)
+        try:
+            return Verdict(await asyncio.to_thread(best_score, answer, task.answers, mode=self.mode, kind=task.kind))
+        except ArpoError as error:  # the checker broke, which says nothing about the answer
+            return Verdict(None, reason=str(error))
 
     async def check(self) -> None:
         """Rules are always there."""

@@ -1,6 +1,6 @@
 """Which model judges, and how carefully it is asked."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -52,6 +52,17 @@ class JudgeSettings(Frozen):
 
     rule_first: bool = True
     """An answer that the rules of mode "hybrid" find right is right without asking the judge."""
+
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of each request, by the server's own names: `chat_template_kwargs`, `reasoning_effort`, ..."""
+
+    @field_validator("options")
+    @classmethod
+    def _leaves_the_protocol_alone(cls, options: dict[str, Any]) -> dict[str, Any]:
+        for name in ("model", "messages", "temperature", "max_tokens", "response_format", "stream", "n"):
+            if name in options:
+                raise ValueError(f"options.{name} is not free: the protocol sets it, or a setting of its own does")
+        return options
 
     @field_validator("base_url")
     @classmethod
