@@ -75,7 +75,9 @@ def test_the_tree_preset_is_the_unbiased_gradient() -> None:
 
 def test_there_are_no_presets_beyond_the_tested_ones() -> None:
     paper = ["paper", "paper-best-entropy", "paper-deep-search"]
-    assert preset_names() == sorted(["aepo", "dapo", "grpo", "gspo", "reinforce++", "tree", *paper])
+    assert preset_names() == sorted(
+        ["aepo", "dapo", "grpo", "gspo", "official", "reinforce++", "tree", "tree-grpo", *paper]
+    )
     with pytest.raises(ConfigError, match="paper-deep-search"):
         loaded(preset="papr")
 

@@ -21,7 +21,7 @@ from arpo.rollout.settings import (
 from arpo.tree import Decision, Finish, RolloutTree, Source
 
 RULES = st.one_of(
-    st.builds(EntropyRule, at=st.sampled_from(["state", "after_window", "before_window"])),
+    st.builds(EntropyRule, at=st.sampled_from(["state", "after_window", "before_window", "stale_state"])),
     st.builds(EntropyRule, at=st.just("state"), lookahead=st.just(True)),
     st.builds(
         BernoulliRule, base_probability=st.sampled_from([0.2, 0.8]), at=st.sampled_from(["state", "after_window"])
@@ -63,6 +63,12 @@ def first_tokens_after(tree: RolloutTree, decision: Decision, window: int) -> np
     return np.array(found[:window])
 
 
+def last_tokens_before(tree: RolloutTree, decision: Decision, window: int) -> np.ndarray:
+    """Entropies of the segment that ended in the call whose result is the decision's node, its first tokens."""
+    assert tree.segments[decision.node].source is Source.TOOL
+    return tree.segments[tree.segments[decision.node].parent].entropies[:window]
+
+
 @settings(max_examples=60, deadline=None)
 @given(rollouts(), st.integers(1, 6), st.integers(0, 1 << 20), st.integers(1, 5))
 def test_promises(chosen: RolloutSettings, window: int, seed: int, shuffle: int) -> None:
@@ -100,7 +106,9 @@ def check_decision(tree: RolloutTree, decision: Decision, chosen: RolloutSetting
     rule = chosen.branching
     if isinstance(rule, NoBranching) or not rule.lookahead:
         width = 1 if rule.type != "none" and rule.at == "state" else entropy.window
-        assert decision.h_tool == pytest.approx(float(np.mean(first_tokens_after(tree, decision, width))))
+        stale = rule.type != "none" and rule.at == "stale_state"
+        read = last_tokens_before(tree, decision, width) if stale else first_tokens_after(tree, decision, width)
+        assert decision.h_tool == pytest.approx(float(np.mean(read)))
         assert decision.delta == pytest.approx(delta(decision.h_tool, decision.h_root, entropy, VOCAB))
     if isinstance(rule, EntropyRule) and decision.wanted:
         assert decision.probability > rule.threshold

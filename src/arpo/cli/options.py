@@ -21,8 +21,8 @@ class Options:
     preset: Annotated[
         str | None,
         Parameter(
-            help="Packaged settings: paper, paper-deep-search, paper-best-entropy, tree, grpo, dapo, reinforce++, "
-            "gspo, aepo."
+            help="Packaged settings: paper, paper-deep-search, paper-best-entropy, official, tree, tree-grpo, grpo, "
+            "dapo, reinforce++, gspo, aepo."
         ),
     ] = None
     set: Annotated[tuple[str, ...], Parameter(negative="", help="One more override, table.key=value.")] = ()

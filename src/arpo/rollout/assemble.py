@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from arpo.rollout.walk import Point, Walk
+from arpo.rollout.walk import Point, Walk, joined
 from arpo.task import Task
 from arpo.tree import Decision, Finish, RolloutTree, Segment, Source
 
@@ -27,7 +27,7 @@ class _Nodes:
         marks = self.after[walk.path] = {0: node}
         for count, piece in enumerate(walk.pieces, start=1):
             if count > 1 and count - 1 not in cuts and _continues(self.segments[node], piece):
-                self.segments[node] = _joined(self.segments[node], piece)
+                self.segments[node] = joined(self.segments[node], piece)
             else:
                 self.segments.append(replace(piece, parent=node))
                 node = len(self.segments) - 1
@@ -36,18 +36,6 @@ class _Nodes:
 
 def _continues(left: Segment, right: Segment) -> bool:
     return left.finish is Finish.WINDOW and right.is_policy and left.version == right.version
-
-
-def _joined(left: Segment, right: Segment) -> Segment:
-    """One policy segment from two of its pieces."""
-    return replace(
-        right,
-        parent=left.parent,
-        tokens=np.concatenate([left.tokens, right.tokens]),
-        logprobs=np.concatenate([left.logprobs, right.logprobs]),
-        entropies=np.concatenate([left.entropies, right.entropies]),
-        slacks=np.concatenate([left.slacks, right.slacks]),
-    )
 
 
 def _decision(point: Point, marks: Mapping[int, int]) -> Decision:

@@ -4,7 +4,8 @@ A rule is a pure function of a reading, registered by the type of its settings (
 `@likelihood.register` if its P is not alpha + beta * delta), so a new one is a settings model and a function of a few
 lines. A reading is *predictable*: it knows only what happened before the branching point. The one exception is
 `at = "before_window"`, the published form, which looks at tokens behind the point that it branches at and biases the
-gradient; every reason it gives says so.
+gradient; every reason it gives says so. So does every reason under `at = "stale_state"`, the published code's form:
+predictable, but what it reads was sampled before the tool answered.
 
 Engines that see the top K tokens only know entropies within brackets. `decide` then asks the rule at the corners of the
 bracket of delta and of H after the result. Every rule is an "and" of thresholds, each on one of the two, so equal
@@ -32,6 +33,9 @@ from arpo.rollout.settings import (
     UniformRule,
     WeightedRule,
 )
+
+_NAMED = ("before_window", "stale_state")
+"""Positions kept for reproduction alone: every reason names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +209,7 @@ def decide(rule: Rule, reading: Reading, entropy: EntropySettings, vocab_size: i
     hit, reason = fires(rule, reading, probability)
     slack = delta_slack(reading.h_tool_slack, reading.h_root_slack, entropy, vocab_size)
     undecided = any(answer != hit for answer in _corners(rule, reading, change, slack))
-    note = "before_window: " if rule.at == "before_window" else ""
+    note = f"{rule.at}: " if rule.at in _NAMED else ""
     doubt = f"; undecided within +-{slack:.4f} of delta, the midpoint decides" if undecided else ""
     return Verdict(
         delta=change,

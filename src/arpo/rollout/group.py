@@ -3,8 +3,8 @@
 Each trajectory is a coroutine of its own: it samples until a call, waits for its own tool, samples on. Trajectories
 meet only in the engine, which batches what is asked at the same time, in the calls that they share, and in the branch
 budget. After each tool result the first k tokens (one, for `at = "state"`) are asked for alone, the rule decides, and
-sampling goes on; where nothing opened the pieces become one node. Top-ups start all together as soon as no further
-branch can come.
+sampling goes on; where nothing opened the pieces become one node. With `at = "stale_state"` nobody pauses: what the
+rule reads is there when the result comes. Top-ups start all together as soon as no further branch can come.
 
 Seeds: engine call number n (from 0) of trajectory `path` draws from derive(*seed_parts, task id, path, n, "sample");
 look-ahead is a call of its own with purpose "lookahead". Root i is "r{i}", a child "{path}/{depth}.{number}", and
@@ -212,9 +212,9 @@ class Group:
         left = walk.room - self.width if self.at == "after_window" else walk.room
         refusal = self.budget.refusal(walk.path, left) if walk.may_branch else "budget spent"
         pausing = not refusal
-        if self.lookahead:
-            fresh = await self._peek(walk) if pausing else _NOTHING
-            self._record(walk, self._forks(walk, pausing), fresh, 0, False, refusal)
+        if self.lookahead or self.at == "stale_state":
+            measured = walk.before_result() if not self.lookahead else await self._peek(walk) if pausing else _NOTHING
+            self._record(walk, self._forks(walk, pausing), measured, 0, False, refusal)
             return await self._draw(walk, walk.room)
         forks = self._forks(walk, pausing and self.at != "after_window")
         finish = await self._draw(walk, self.width if pausing else walk.room)

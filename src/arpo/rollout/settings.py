@@ -10,9 +10,11 @@ from pydantic import Field, model_validator
 
 from arpo.settings import Frozen
 
-Position = Literal["state", "after_window", "before_window"]
+Position = Literal["state", "after_window", "before_window", "stale_state"]
 """Where children open: at the state after the result, after the measured window, or (biased, the paper's form, kept
-for reproduction) before the window that was looked at."""
+for reproduction) before the window that was looked at. "stale_state" (the public code's form, kept for reproduction):
+at the state after the result too, but decided on the segment that ended in the call, so the first call sees no change.
+"""
 
 
 class EntropySettings(Frozen):
@@ -53,6 +55,12 @@ class _Blind(_Placed):
     def _nothing_to_look_ahead_for(self) -> "_Blind":
         if self.lookahead:
             raise ValueError("lookahead = true would throw tokens away for nothing: this rule reads no entropy")
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_is_stale(self) -> "_Blind":
+        if self.at == "stale_state":
+            raise ValueError('at = "stale_state" names an entropy, and this rule reads none; set at = "state"')
         return self
 
 
@@ -204,7 +212,7 @@ class RolloutSettings(Frozen):
 
     @model_validator(mode="after")
     def _budget_adds_up(self) -> "RolloutSettings":
-        if self.initial > self.total:
+        if self.initial > self.total and not self.monitors:
             raise ValueError(
                 f"initial = {self.initial} exceeds total = {self.total}: a group cannot start more trajectories than "
                 "it holds; lower rollout.initial or raise rollout.total"

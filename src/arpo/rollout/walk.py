@@ -7,7 +7,10 @@ piece is what one engine call, tool call or notice added; pieces become the node
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from arpo.rollout.branching import ToolOutcome, Verdict
 from arpo.tools.sessions import Session
@@ -15,6 +18,18 @@ from arpo.tree import Finish, Segment, ToolEvent
 
 if TYPE_CHECKING:
     from arpo.rollout.sharing import Run
+
+
+def joined(left: Segment, right: Segment) -> Segment:
+    """One policy segment from two of its pieces."""
+    return replace(
+        right,
+        parent=left.parent,
+        tokens=np.concatenate([left.tokens, right.tokens]),
+        logprobs=np.concatenate([left.logprobs, right.logprobs]),
+        entropies=np.concatenate([left.entropies, right.entropies]),
+        slacks=np.concatenate([left.slacks, right.slacks]),
+    )
 
 
 @dataclass(eq=False, slots=True)
@@ -56,6 +71,16 @@ class Walk:
         self.tokens.extend(tokens)
         self.room -= len(tokens)
         self.open_tokens = self.open_tokens + tokens if piece.is_policy else []
+
+    def before_result(self) -> Segment:
+        """The policy's whole segment that ended in the call whose result came last, its pieces joined.
+
+        For positions whose children open at results: there all of these pieces are the walk's own.
+        """
+        start = len(self.pieces) - 1
+        while start and self.pieces[start - 1].is_policy:
+            start -= 1
+        return reduce(joined, self.pieces[start:-1])
 
     def end(self, finish: Finish, event: ToolEvent) -> None:
         """Mark the last policy piece as the end; `event`: the call whose result the trajectory never saw."""
