@@ -14,6 +14,7 @@ from cyclopts import App, CycloptsError
 
 from arpo import __version__
 from arpo.cli.bench import app as bench_app
+from arpo.cli.benchmarks import app as benchmarks_app
 from arpo.cli.compare import compare
 from arpo.cli.config import app as config_app
 from arpo.cli.demo import demo
@@ -45,6 +46,7 @@ app.command(rollout)
 app.command(compare)
 app.command(export)
 app.command(bench_app)
+app.command(benchmarks_app)
 app.command(study_app)
 app.command(tools_app)
 app.command(index_app)

@@ -57,6 +57,7 @@ AIME24 = Benchmark(
     item=_aime,
     kind="math",
     folders=("aime24", "aime_2024", "aime2024"),
+    editions={"c04d5868cac35379": "all"},
     checked="columns: published evaluation file (30 rows); hub id: public code",
     notes=_ARPO,
 )
@@ -75,6 +76,7 @@ AIME25 = Benchmark(
     item=_aime,
     kind="math",
     folders=("aime25", "aime_2025", "aime2025"),
+    editions={"7a021a94ea32708a": "all"},
     checked="columns: published evaluation file (30 rows); hub id: public code",
     notes=_ARPO,
 )
@@ -94,6 +96,7 @@ MATH500 = Benchmark(
     kind="math",
     folders=("math500", "math-500", "math_500"),
     types="subject",
+    editions={"36a07f615ecd7774": "all"},
     checked="columns: published evaluation file (500 rows, no subject); hub id and its columns: public code",
     notes=_ARPO,
 )
@@ -112,6 +115,7 @@ GSM8K = Benchmark(
     item=_grade_school,
     kind="math",
     folders=("gsm8k",),
+    editions={"e640291f7fa0249a": "all"},
     checked="columns: published evaluation file (1,319 rows); hub id: public code",
     notes=_ARPO,
 )

@@ -49,6 +49,7 @@ HOTPOTQA = Benchmark(
     kind="text",
     folders=("hotpotqa", "hotpot_qa", "hotpot"),
     types="type",
+    editions={"b61b2b728973538c": "ARPO's release"},
     checked="published evaluation file (200 rows: question, answer); hub id and its columns: public code",
     notes=_ARPO,
 )
@@ -68,6 +69,7 @@ WIKI2 = Benchmark(
     kind="text",
     folders=("2wiki", "2wikimultihopqa", "2wikimultihop"),
     types="type",
+    editions={"e25f0b8b75103771": "ARPO's release"},
     checked="published evaluation file (200 rows: question, answer with aliases); hub id: public code. The hub copies "
     "carry one answer a question, so scores on them are lower than on the published file",
     notes=_ARPO,
@@ -90,6 +92,7 @@ MUSIQUE = Benchmark(
     types="hops",
     subset="answerable questions",
     skip=_unanswerable,
+    editions={"f88721ae091d0c84": "ARPO's release"},
     checked="published evaluation file (200 rows: question, answer); hub id and its columns: public code",
     notes=_ARPO,
 )
@@ -108,6 +111,7 @@ BAMBOOGLE = Benchmark(
     item=_bamboogle,
     kind="text",
     folders=("bamboogle",),
+    editions={"319a7053ec5bfc5a": "all"},
     checked="published evaluation file (125 rows: question, answer); hub id and its columns: public code",
     notes=_ARPO,
 )

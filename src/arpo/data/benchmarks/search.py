@@ -90,6 +90,7 @@ WEBWALKER = Benchmark(
     kind="text",
     folders=("webwalker", "webwalkerqa"),
     types="difficulty",
+    editions={"6e8126577a478f96": "ARPO's release", "fe01c9d1bfbdfe29": "all"},
     checked="published evaluation files (200 rows: question, answer; 680 rows with every column); hub id, split and "
     "nested info: public code",
     notes=_PAPER + " Chinese and English questions, answers of a sentence: a rule's figure is a lower bound.",
@@ -115,9 +116,10 @@ GAIA = Benchmark(
     instruction="Give as the final answer a number, as few words as possible, or a comma-separated list of these. "
     "Write numbers without thousands separators, and without units unless asked for; write words without articles.",
     gated=True,
+    editions={"1abdb0da0e753f6b": "WebThinker's and ARPO's releases"},
     checked="published evaluation file (103 rows, the text subset of WebThinker and ARPO); hub columns: dataset card "
-    "and public code. The hub's own rows were out of reach: the 103 are fewer than its rows without a file",
-    notes=_PAPER + " For the published 103 questions give their file, or their ids with --ids.",
+    "and public code. The hub's own rows were out of reach: how many have no file was not counted",
+    notes=_PAPER + " The 103 questions of its tables are those of the published file.",
 )
 
 HLE = Benchmark(
@@ -139,9 +141,11 @@ HLE = Benchmark(
     skip=_pictured,
     instruction="If answer choices are given, the final answer is the letter of the choice alone.",
     gated=True,
+    editions={"7181ec83e3296da8": "ARPO's release", "5c6c762622e3f4dd": "WebThinker's release"},
     checked="published evaluation files (500 text questions, two layouts); hub id, split and the column image: public "
     "code; the hub's own rows were out of reach",
-    notes=_PAPER + " For the published 500 questions give their file, or their ids with --ids.",
+    notes=_PAPER + " ARPO's release and WebThinker's hold 500 questions each, of which 114 are the same: "
+    "figures on the one are none on the other.",
 )
 
 XBENCH = Benchmark(
@@ -159,8 +163,9 @@ XBENCH = Benchmark(
     kind="auto",
     folders=("xbench", "xbench-deepsearch", "xbench_deepsearch", "deepsearch"),
     secret=True,
-    checked="both published files (DeepSearch-2505.csv and -2510.csv, 100 rows each) decrypt whole; 98 of the first "
-    "hundred questions are letter for letter those of ARPO's plain file; hub id and split: public code",
+    editions={"6a072299f8a547b9": "all of 2505", "2ae832bc1e708e51": "all of 2510"},
+    checked="both published files (DeepSearch-2505.csv and -2510.csv, 100 rows each) decrypt whole, and the "
+    "first are the questions of ARPO's plain file; hub id and split: public code",
     notes=_PAPER + " Questions are in Chinese. xbench/DeepSearch-2510 is the later edition.",
 )
 
@@ -179,6 +184,7 @@ SIMPLEQA = Benchmark(
     kind="text",
     folders=("simpleqa", "simple_qa"),
     types="topic",
+    editions={"2dcb334fc2d8b46f": "ARPO's release"},
     checked="published evaluation file (500 rows: question, answer); hub copy and its columns: public code",
     notes=_PAPER,
 )
