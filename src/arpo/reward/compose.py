@@ -8,9 +8,11 @@ that the infrastructure broke has no reward at all: 0 would be a lesson about no
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast, get_args
 
+from arpo.errors import ConfigError
 from arpo.protocol.base import Dialect
-from arpo.reward.answers import best_score
+from arpo.reward.answers import Mode, best_score
 from arpo.reward.settings import OverlongSettings, RewardSettings
 from arpo.task import Task
 from arpo.tree import Finish, Outcome, RolloutTree, Segment, ToolEvent
@@ -77,12 +79,17 @@ def weigh(reading: Reading, accuracy: float, settings: RewardSettings) -> Outcom
 
 
 def _by_rule(reading: Reading | None, task: Task, settings: RewardSettings) -> Outcome:
+    if settings.accuracy not in get_args(Mode) or settings.custom is not None:
+        raise ConfigError(
+            f'reward.accuracy = "{settings.accuracy}", reward.custom = {settings.custom!r}: not by rule alone; score '
+            "with an arpo.reward.scorer.Scorer"
+        )
     if reading is None:
         return Outcome(None)
-    accuracy = (
-        0.0 if reading.faults else best_score(reading.answer, task.answers, mode=settings.accuracy, kind=task.kind)
-    )
-    return weigh(reading, accuracy, settings)
+    if reading.faults:
+        return weigh(reading, 0.0, settings)
+    mode = cast(Mode, settings.accuracy)
+    return weigh(reading, best_score(reading.answer, task.answers, mode=mode, kind=task.kind), settings)
 
 
 def overlong_penalty(length: int, settings: OverlongSettings | None) -> float:

@@ -5,20 +5,34 @@ event loop and for many trajectories at once. What a trajectory holds is read be
 """
 
 import asyncio
+from typing import Any
 
 from arpo.protocol.base import Dialect
-from arpo.reward.answers import best_score
 from arpo.reward.compose import Reading, read, weigh
+from arpo.reward.custom import CustomReward
+from arpo.reward.metrics import build
 from arpo.reward.settings import RewardSettings
+from arpo.reward.verdict import Metric
 from arpo.task import Task
 from arpo.tree import Outcome, RolloutTree
+
+
+def deciders(settings: RewardSettings) -> tuple[Metric | None, CustomReward | None]:
+    """What the settings name: who compares answers, and the custom reward. Nothing is asked yet.
+
+    Raises ConfigError for what cannot be imported, read or used, so it may be called early just for that.
+    """
+    metric = None if settings.accuracy == "none" else build(settings.accuracy, settings.judge)
+    return metric, None if settings.custom is None else CustomReward(settings.custom, settings.custom_weight)
 
 
 class Scorer:
     """Scores trees under one configuration. One per run, closed at its end."""
 
     def __init__(self, settings: RewardSettings, dialect: Dialect) -> None:
+        """Raises ConfigError for a judge or a custom reward that cannot be used."""
         self.settings, self.dialect = settings, dialect
+        self._metric, self._custom = deciders(settings)
 
     async def __aenter__(self) -> "Scorer":
         return self
@@ -26,8 +40,19 @@ class Scorer:
     async def __aexit__(self, *failure: object) -> None:
         await self.close()
 
+    async def check(self) -> None:
+        """At the start of a run: whether the judge, if there is one, can be asked. EngineError if not.
+
+        Later an outage costs the trajectories that it meets their reward, and nothing else.
+        """
+        if self._metric is not None:
+            await self._metric.check()
+
     async def outcomes(self, tree: RolloutTree, task: Task) -> tuple[Outcome, ...]:
-        """One outcome per leaf, in the order of the leaves. A trajectory that cannot be scored has reward None."""
+        """One outcome per leaf, in the order of the leaves. A trajectory that cannot be scored has reward None.
+
+        Raises RewardError if a custom reward fails.
+        """
         readings = [read(tree, leaf, self.dialect) for leaf in tree.leaves]
         return tuple(await asyncio.gather(*(self._outcome(reading, task) for reading in readings)))
 
@@ -38,15 +63,28 @@ class Scorer:
     async def _outcome(self, reading: Reading | None, task: Task) -> Outcome:
         if reading is None:
             return Outcome(None)
-        accuracy = 0.0
-        if not reading.faults:
-            mode = self.settings.accuracy
-            accuracy = await asyncio.to_thread(best_score, reading.answer, task.answers, mode=mode, kind=task.kind)
-        return weigh(reading, accuracy, self.settings)
+        accuracy = await self._accuracy(reading, task)
+        if accuracy is None:
+            return Outcome(None, reading.answer)
+        outcome = weigh(reading, accuracy, self.settings)
+        return outcome if self._custom is None else await self._custom.added(outcome, reading, task)
+
+    async def _accuracy(self, reading: Reading, task: Task) -> float | None:
+        """0 for a malformed trajectory, which is never judged; None if nobody could say."""
+        if reading.faults or self._metric is None:
+            return 0.0
+        return (await self._metric(task, reading.answer)).score
+
+    def card(self) -> dict[str, Any]:
+        """For the card of a run: who compares answers, down to the hash of a judge's prompt."""
+        metric = {"metric": "none"} if self._metric is None else self._metric.card()
+        return metric | ({} if self._custom is None else {"custom": self._custom.path})
 
     def drain(self) -> dict[str, float]:
         """Counters since the last call, as metrics `reward/...`; they start again from 0."""
-        return {}
+        return {} if self._metric is None else dict(self._metric.drain())
 
     async def close(self) -> None:
-        """Release worker processes and connections."""
+        """Release connections and files."""
+        if self._metric is not None:
+            await self._metric.close()

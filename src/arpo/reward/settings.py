@@ -1,9 +1,15 @@
 """What is rewarded."""
 
-from pydantic import Field, model_validator
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
 
 from arpo.reward.answers import Mode
+from arpo.reward.judge.settings import JudgeSettings
 from arpo.settings import Frozen
+
+Accuracy = Literal[Mode, "judge", "judge_paper", "hle", "simpleqa", "xbench", "none"]
+"""A metric (`arpo.reward.metrics`), or none at all."""
 
 
 class OverlongSettings(Frozen):
@@ -31,14 +37,20 @@ class OverlongSettings(Frozen):
 class RewardSettings(Frozen):
     """Hierarchical reward: malformed `format_penalty`, wrong 0, right its accuracy plus bonuses.
 
-    `accuracy`: how answers are compared, a mode of `score_answer`; "hybrid" asks the task for the kind of its answer
-    (and, where that says "auto", the gold answer).
+    `accuracy`: how answers are compared. A mode of `score_answer`: "hybrid" asks the task for the kind of its answer
+    (and, where that says "auto", the gold answer). Or a judge: "judge" or a protocol's name, with the table `judge`.
+    Or "none": not at all, where a custom reward does it.
+    `custom`: "module:function", a reward of your own (`arpo.reward.custom`); what it returns is added, times
+    `custom_weight`.
     `multi_tool_bonus`: for a right answer on whose way all of `multi_tools` were executed. `tool_cost`: per executed
     call, `redundant_penalty`: per call made before with the same arguments; both are taken off whatever the answer.
     `overlong`: a price on length, likewise; None: none.
     """
 
-    accuracy: Mode = "hybrid"
+    accuracy: Accuracy = "hybrid"
+    judge: JudgeSettings | None = None
+    custom: str | None = None
+    custom_weight: float = Field(default=1.0, allow_inf_nan=False)
     success_bonus: float = Field(default=0.0, ge=0)
     multi_tool_bonus: float = Field(default=0.1, ge=0)
     multi_tools: tuple[str, ...] = ("search", "python")
@@ -46,3 +58,25 @@ class RewardSettings(Frozen):
     tool_cost: float = Field(default=0.0, ge=0)
     redundant_penalty: float = Field(default=0.0, ge=0)
     overlong: OverlongSettings | None = None
+
+    @field_validator("custom")
+    @classmethod
+    def _names_a_function(cls, path: str | None) -> str | None:
+        module, colon, function = (path or "").partition(":")
+        if path is not None and not (module and colon and function.isidentifier()):
+            raise ValueError(f"custom = {path!r} is not of the form module:function")
+        return path
+
+    @model_validator(mode="after")
+    def _somebody_decides(self) -> "RewardSettings":
+        if self.accuracy in ("judge", "judge_paper", "hle", "simpleqa", "xbench") and self.judge is None:
+            raise ValueError(
+                f'accuracy = "{self.accuracy}" needs a judge: set base_url and model in [reward.judge], or compare by '
+                'rule (accuracy = "hybrid")'
+            )
+        if self.accuracy == "none" and self.custom is None:
+            raise ValueError(
+                'accuracy = "none" leaves nothing that tells a right answer from a wrong one; set custom to a reward '
+                'of your own ("module:function"), or accuracy to a mode'
+            )
+        return self
