@@ -16,10 +16,6 @@ Row = Mapping[str, Any]
 """One row's columns, as the file or the hub has them."""
 
 
-class RowError(ValueError):
-    """Why a row cannot be used; the reader adds the file and the row."""
-
-
 @dataclass(frozen=True, slots=True)
 class Item:
     """What a row says. `type`: the row of the per-type tables, "" where the set has none. `id`: the set's own.
@@ -80,7 +76,7 @@ class Benchmark:
         return self.metrics[0]
 
     def type_of(self, row: Row) -> str:
-        """The row's place in the per-type table, "" where the set or the layout has none. Raises RowError."""
+        """The row's place in the per-type table, "" where the set or the layout has none. Raises UnusableError."""
         return self.item(row).type
 
     def task(self, item: Item, row: int, position: int) -> Task:

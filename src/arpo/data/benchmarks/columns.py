@@ -9,37 +9,41 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from arpo.data.benchmarks.base import Row, RowError
+from arpo.data.benchmarks.base import Row
+from arpo.data.columns import BlankError, MissingError, answers_of, gold_of, prompt_of
 
 QUESTIONS = ("question", "Question", "problem", "Problem", "prompt")
-ANSWERS = ("golden_answers", "answers", "answer", "Answer", "Final answer", "final_answer", "gold")
+ANSWERS = ("golden_answers", "answers", "answer", "Answer", "Final answer", "final_answer")
 IDS = ("task_id", "unique_id", "_id", "id", "ID", "idx")
 
 
-def question(row: Row, names: Sequence[str] = QUESTIONS) -> str:
-    """The row's question, without blanks around it. Raises RowError."""
-    value = first(row, names)
-    if isinstance(value, list | tuple):
-        value = next(
-            (m["content"] for m in reversed(value) if isinstance(m, Mapping) and m.get("role") == "user"), None
-        )
+def question(row: Row) -> str:
+    """The row's question, without blanks around it. Raises UnusableError."""
+    value = first(row, QUESTIONS)
     if value is None:
-        raise RowError(f"no question (expected a column {', '.join(names)}; there are {', '.join(row) or 'none'})")
-    if not isinstance(value, str) or not value.strip():
-        raise RowError(f"the question is {value!r:.60}, not a text")
-    return value.strip()
+        raise MissingError(f"no question (expected a column {', '.join(QUESTIONS)}; there are {_names(row)})")
+    if isinstance(value, str) and not value.strip():
+        raise BlankError("the question is empty")
+    return [message.content for message in prompt_of({"question": value}) if message.role == "user"][-1].strip()
 
 
-def answers(row: Row, names: Sequence[str] = ANSWERS) -> tuple[str, ...]:
-    """The gold answers, any of which is right; never empty. Raises RowError."""
-    value = first(row, names)
+def answers(row: Row) -> tuple[str, ...]:
+    """The gold answers, any of which is right; never empty. Raises UnusableError."""
+    value = gold(row)
     if value is None:
-        value = first(row.get("reward_model") or {}, ("ground_truth",))
-    if isinstance(value, Mapping):
-        value = value.get("target")
-    if value is None:
-        raise RowError(f"no answer (expected a column {', '.join(names)}; there are {', '.join(row) or 'none'})")
-    return unique(text(item) for item in listed(value))
+        raise MissingError(f"no answer (expected a column {', '.join(ANSWERS)}; there are {_names(row)})")
+    return unique(answers_of({"answers": [_whole(one) for one in listed(value)]}))
+
+
+def gold(row: Row) -> Any:
+    """What stands where the gold answer does, None if nothing does."""
+    value = first(row, ANSWERS)
+    return gold_of(row) if value is None else value
+
+
+def unique(values: Iterable[str]) -> tuple[str, ...]:
+    """Each answer once, in order, without blanks around it; blank ones are none."""
+    return tuple(dict.fromkeys(stripped for value in values if (stripped := value.strip())))
 
 
 def listed(value: Any) -> Sequence[Any]:
@@ -47,23 +51,6 @@ def listed(value: Any) -> Sequence[Any]:
     if value is None:
         return ()
     return value if isinstance(value, list | tuple) else (value,)
-
-
-def unique(values: Iterable[str]) -> tuple[str, ...]:
-    """Each answer once, in order. Raises RowError if there is none."""
-    kept = tuple(dict.fromkeys(value for value in values if value))
-    if not kept:
-        raise RowError("the answer is empty")
-    return kept
-
-
-def text(value: Any) -> str:
-    """An answer as text: 70 and 70.0 are "70". Raises RowError."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise RowError(f"an answer is a text or a number, not {value!r:.60}")
-    return str(value).strip()
 
 
 def first(row: Row, names: Sequence[str]) -> Any:
@@ -74,7 +61,7 @@ def first(row: Row, names: Sequence[str]) -> Any:
 def label(row: Row, *names: str) -> str:
     """A column of the per-type table as text, "" where the layout lacks it."""
     value = first(row, names)
-    return "" if value is None else str(value).strip()
+    return "" if value is None else str(_whole(value)).strip()
 
 
 def identity(row: Row) -> str:
@@ -91,3 +78,12 @@ def nested(row: Row, name: str) -> Mapping[str, Any]:
         except ValueError:
             return {}
     return value if isinstance(value, Mapping) else {}
+
+
+def _whole(value: Any) -> Any:
+    """70.0 as 70: a column of whole numbers with a null in it becomes one of floats in pandas."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _names(row: Row) -> str:
+    return ", ".join(row) or "none"

@@ -14,9 +14,10 @@ from itertools import islice
 from pathlib import Path
 
 from arpo.data import rows as tables
-from arpo.data.benchmarks.base import Benchmark, RowError
+from arpo.data.benchmarks.base import Benchmark
 from arpo.data.benchmarks.registry import ALL
 from arpo.data.benchmarks.subset import Subset
+from arpo.data.columns import UnusableError
 from arpo.data.rows import Row, is_saved
 from arpo.errors import DataError
 from arpo.task import Task
@@ -118,7 +119,7 @@ def _tasks(
             continue
         try:
             item = benchmark.item(row.columns)
-        except RowError as error:
+        except UnusableError as error:
             raise DataError(f"{row.where}: {error}") from error
         if subset is None or subset.holds(item):
             yield benchmark.task(item, row.number, position)

@@ -7,7 +7,8 @@ column for the answer: it ends the worked solution, after `####` or in the last 
 import re
 
 from arpo.data.benchmarks import columns
-from arpo.data.benchmarks.base import Benchmark, Item, Row, RowError
+from arpo.data.benchmarks.base import Benchmark, Item, Row
+from arpo.data.columns import UnusableError
 from arpo.protocol.boxed import last_boxed
 
 _METRICS = ("hybrid", "math", "judge_paper", "paper")
@@ -21,15 +22,16 @@ def _aime(row: Row) -> Item:
 
 def _worked(row: Row) -> Item:
     """A row of MATH: `answer` where the layout has it, else the box that ends `solution`."""
-    if columns.first(row, columns.ANSWERS) is not None:
-        golds = columns.answers(row)
-    else:
-        boxed = last_boxed(str(row.get("solution") or ""))
-        if not boxed:
-            raise RowError("neither a column answer nor a \\boxed answer in the column solution")
-        golds = (boxed,)
+    golds = (_boxed(row),) if columns.gold(row) is None and "solution" in row else columns.answers(row)
     family = columns.label(row, "subject", "type")
     return Item(columns.question(row), golds, columns.identity(row), family)
+
+
+def _boxed(row: Row) -> str:
+    boxed = last_boxed(str(row["solution"] or ""))
+    if not boxed:
+        raise UnusableError("neither a column answer nor a \\boxed answer in the column solution")
+    return boxed
 
 
 def _grade_school(row: Row) -> Item:
@@ -38,7 +40,7 @@ def _grade_school(row: Row) -> Item:
     for gold in columns.answers(row):
         match = _AFTER_HASHES.search(gold)
         if match is None and "\n" in gold:
-            raise RowError("the solution does not end in a line #### ANSWER")
+            raise UnusableError("the solution does not end in a line #### ANSWER")
         golds.append((match[1] if match else gold).replace(",", ""))
     return Item(columns.question(row), tuple(golds), columns.identity(row))
 

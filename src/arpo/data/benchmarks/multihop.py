@@ -20,7 +20,7 @@ def _hops(row: Row) -> Item:
 def _musique(row: Row) -> Item:
     """MuSiQue: the aliases are right, too; the number of hops leads the id (2hop__482757_12019)."""
     aliases = row.get("answer_aliases")
-    golds = columns.unique((*columns.answers(row), *(columns.text(alias) for alias in columns.listed(aliases))))
+    golds = columns.unique((*columns.answers(row), *map(str, columns.listed(aliases))))
     own = columns.identity(row)
     hops = own[:4] if own[1:4] == "hop" else ""
     return Item(columns.question(row), golds, own, hops)

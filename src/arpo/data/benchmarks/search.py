@@ -8,8 +8,9 @@ answer those, and the papers that report "text subset" leave them out, as is don
 import re
 
 from arpo.data.benchmarks import columns
-from arpo.data.benchmarks.base import Benchmark, Item, Row, RowError
+from arpo.data.benchmarks.base import Benchmark, Item, Row
 from arpo.data.benchmarks.secret import decrypt
+from arpo.data.columns import UnusableError
 
 _TOPIC = re.compile(r"""['"]topic['"]\s*:\s*['"]([^'"]*)['"]""")
 _PAPER = "The ARPO paper scores this set by a judge (Qwen2.5-72B-Instruct): metric judge_paper."
@@ -31,7 +32,7 @@ def _webwalker(row: Row) -> Item:
 def _gaia(row: Row) -> Item:
     golds = columns.answers(row)
     if golds == ("?",):
-        raise RowError("the answer is withheld (GAIA's test split); evaluate on the split validation")
+        raise UnusableError("the answer is withheld (GAIA's test split); evaluate on the split validation")
     level = columns.label(row, "Level", "level")
     return Item(columns.question(row), golds, columns.identity(row), f"level {level}" if level else "")
 
@@ -62,7 +63,7 @@ def _xbench(row: Row) -> Item:
     own, canary = columns.identity(row), columns.label(row, "canary")
     if "question" in row or not canary:
         return Item(columns.question(row), columns.answers(row), own, language="zh", canary=canary)
-    plain = {name: decrypt(columns.text(row.get(name) or ""), canary) for name in ("prompt", "answer")}
+    plain = {name: decrypt(columns.label(row, name), canary) for name in ("prompt", "answer")}
     return Item(columns.question(plain), columns.answers(plain), own, language="zh", canary=canary)
 
 

@@ -6,25 +6,20 @@ on the web. Nothing here writes a decrypted row to disk.
 """
 
 import base64
-import binascii
 
-from arpo.data.benchmarks.base import RowError
+from arpo.data.columns import UnusableError
 
 
 def decrypt(text: str, key: str) -> str:
-    """The plain text of one column. Raises RowError when it is not base64, or the key does not fit."""
+    """The plain text of one column. Raises UnusableError when it is not base64, or the key does not fit."""
     if not key:
-        raise RowError("the canary is empty, and it is the key of the encrypted columns")
+        raise UnusableError("the canary is empty, and it is the key of the encrypted columns")
     try:
         return xored(base64.b64decode(text, validate=True), key.encode()).decode()
-    except binascii.Error as error:
-        raise RowError(
-            f"an encrypted column is base64, not {text!r:.60}; in plain files it is named question"
-        ) from error
     except UnicodeDecodeError as error:
-        raise RowError(
-            "the canary does not decrypt this row; it is the row's own, copied to the last character"
-        ) from error
+        raise UnusableError("the canary does not decrypt this row: it must be its own, to the last letter") from error
+    except ValueError as error:
+        raise UnusableError(f"not base64, so not encrypted: {text!r:.60}; plain files name it question") from error
 
 
 def encrypt(text: str, key: str) -> str:

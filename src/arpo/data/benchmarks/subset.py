@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from arpo.data.benchmarks.base import Benchmark, Item, Row, RowError
+from arpo.data.benchmarks.base import Benchmark, Item, Row
+from arpo.data.columns import UnusableError
 from arpo.data.rows import read_rows
 from arpo.errors import DataError
 from arpo.task import Task
@@ -72,7 +73,7 @@ def _lines(path: Path) -> list[str]:
 def _marks(benchmark: Benchmark, row: Row, where: str) -> tuple[str, ...]:
     try:
         item = benchmark.item(row)
-    except RowError as error:
+    except UnusableError as error:
         raise DataError(f"{where}: {error}") from error
     return tuple(mark for mark in (item.id, fold(item.question)) if mark)
 
