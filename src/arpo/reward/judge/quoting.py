@@ -10,7 +10,7 @@ these (Zhao et al. 2025, "One Token to Fool LLM-as-a-Judge").
 import hashlib
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from arpo.errors import ConfigError
 from arpo.protocol.boxed import last_boxed
@@ -106,7 +106,15 @@ def filled(
     texts = {"question": harmless(question), "gold": harmless(gold), "answer": shown}
     mark = _mark([prompt, *texts.values()])
     quoted = {name: f"begin {mark}\n{text}\nend {mark}" for name, text in texts.items()} | {"mark": mark}
-    return _PLACE.sub(lambda match: quoted[_MEANING.get(match[1], "mark")], f"{PREAMBLE}\n\n{prompt}")
+    return _PLACE.sub(lambda match: _placed(match, quoted), f"{PREAMBLE}\n\n{prompt}")
+
+
+def _placed(match: re.Match[str], quoted: Mapping[str, str]) -> str:
+    """A text in its place, on lines of its own whatever stands beside the place in the prompt."""
+    name, before, after = _MEANING.get(match[1], "mark"), match.string[: match.start()], match.string[match.end() :]
+    if name == "mark":
+        return quoted[name]
+    return ("\n" * (not before.endswith("\n"))) + quoted[name] + ("\n" * bool(after and after[0] != "\n"))
 
 
 def _mark(texts: Sequence[str]) -> str:
