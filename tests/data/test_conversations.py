@@ -102,12 +102,12 @@ def test_a_template_that_rewrites_history_is_refused(tmp_path, tokenizer):
 GOOD = {"instruction": "a", "output": "b"}
 BAD = [
     ("{", "not JSON"),
-    ([1], "a row is an object, not list"),
+    ([1], "a row is an object with named columns, not list"),
     ({"instruction": "a"}, "no text under 'output'"),
     ({"output": "a"}, "no text under 'instruction'"),
     ({"instruction": "a", "output": " "}, "nothing in it is written by the model"),
     ({"instruction": "a", "output": "b", "history": [["x"]]}, "'history' is a list"),
-    ({"conversations": "hello"}, "'conversations' is a list"),
+    ({"conversations": "hello"}, "'conversations' is a list of turns"),
     ({"conversations": [{"from": "robot", "value": "x"}]}, "turn 1 is from 'robot'"),
     ({"conversations": [{"from": "human"}]}, "turn 1 has no text"),
     ({"conversations": [{"from": "function_call", "value": "search()"}]}, "turn 1: a function_call is JSON"),

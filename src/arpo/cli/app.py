@@ -1,9 +1,9 @@
 """The app: its commands, and what becomes of their errors.
 
 Exit codes: 0 done; 1 a check found something broken; 2 a mistake in the input or the command line; 3 the disk refused
-a write; 4 training diverged; 5 the engine is gone; 6 a tool is; 75 stopped by SIGTERM and resumable; 130 stopped by
-Ctrl-C. An error that the user can mend is one message without a traceback; everything else is a bug and keeps its
-traceback.
+a write; 4 training diverged; 5 the engine is gone; 6 a tool is; 7 a check found warnings and nothing worse; 75 stopped
+by SIGTERM and resumable; 130 stopped by Ctrl-C. An error that the user can mend is one message without a traceback;
+everything else is a bug and keeps its traceback.
 """
 
 import os
@@ -17,6 +17,7 @@ from arpo.cli.bench import app as bench_app
 from arpo.cli.benchmarks import app as benchmarks_app
 from arpo.cli.compare import compare
 from arpo.cli.config import app as config_app
+from arpo.cli.data import app as data_app
 from arpo.cli.demo import demo
 from arpo.cli.doctor import doctor
 from arpo.cli.evaluate import evaluate
@@ -47,6 +48,7 @@ app.command(compare)
 app.command(export)
 app.command(bench_app)
 app.command(benchmarks_app)
+app.command(data_app)
 app.command(study_app)
 app.command(tools_app)
 app.command(index_app)

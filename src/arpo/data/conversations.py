@@ -1,9 +1,8 @@
-"""Demonstrations from files: ShareGPT and Alpaca rows to messages, and messages to token-exact pieces.
+"""Demonstrations from files: rows to messages, and messages to token-exact pieces.
 
-ShareGPT: `conversations` (or `messages`), a list of {from, value} with from in human, gpt, function_call, observation,
-system; beside it `system` and `tools`. Alpaca: `instruction`, `input`, `output`, beside them `system` and `history`, a
-list of [question, answer]. JSON (a list) or JSONL (one row a line). A row that cannot be used stops the reading with
-its file and number.
+Where the rows may lie is said in `arpo.data.rows`, in which shapes turns come (ShareGPT, OpenAI, Alpaca) in
+`arpo.data.turns`; beside the turns stand `system` and `tools`. A row that cannot be used stops the reading with its
+file and number.
 
 Loss falls on what the policy writes: the turns of gpt and function_call, without the `<result>...</result>` spans that
 trajectories written in one turn hold. The pieces are cut at the places where a rollout encodes separately (the prompt,
@@ -12,39 +11,33 @@ each result), so that training sees the tokens that a rollout would produce.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from arpo.data.columns import UnusableError, gold_of
+from arpo.data.rows import Row, read_rows
+from arpo.data.turns import Role, Turn, turns_of
 from arpo.errors import DataError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Role = Literal["system", "user", "assistant", "tool"]
+__all__ = [
+    "Conversation",
+    "Piece",
+    "Role",
+    "Turn",
+    "conversation_of",
+    "is_conversation",
+    "read_conversations",
+    "to_pieces",
+]
+
 Piece = tuple[str, bool]
 
-_ROLES: Mapping[str, Role] = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "function_call": "assistant",
-    "observation": "tool",
-    "tool": "tool",
-    "system": "system",
-}
 _RESULT = re.compile(r"(\n?<result>.*?</result>\n?)", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One message; `trainable` if the policy is to learn to write it."""
-
-    role: Role
-    content: str
-    trainable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,118 +49,40 @@ class Conversation:
     origin: str
 
 
-class _UnusableError(ValueError):
-    """Why a row cannot be used; becomes a DataError that names the row."""
-
-
-def read_conversations(path: str | Path) -> list[Conversation]:
-    """All conversations of a file, in order. Raises DataError naming file and row."""
-    path = Path(path)
-    found = [_conversation(row, f"{path}, row {number}") for number, row in _rows(path)]
+def read_conversations(source: str | Path) -> list[Conversation]:
+    """All conversations of a source, in order. Raises DataError naming file and row."""
+    found: list[Conversation] = []
+    for row in read_rows(source):
+        try:
+            found.append(conversation_of(row))
+        except UnusableError as error:
+            raise DataError(f"{row.where}: {error}") from error
     if not found:
-        raise DataError(f"{path}: the file holds no conversation")
+        raise DataError(f"{source}: the file holds no conversation")
     return found
 
 
-def _rows(path: Path) -> Iterator[tuple[int, Any]]:
-    if path.suffix not in (".json", ".jsonl"):
-        raise DataError(f"{path}: conversations are read from .json (a list) or .jsonl, not {path.suffix or 'this'!r}")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save the file as UTF-8") from error
-    return _json_rows(path, text) if path.suffix == ".json" else _jsonl_rows(path, text)
+def is_conversation(columns: Mapping[str, Any]) -> bool:
+    """Whether a row is a demonstration; messages with a gold answer are a task."""
+    if columns.get("conversations") is not None or columns.get("instruction") is not None:
+        return True
+    return columns.get("messages") is not None and gold_of(columns) is None
 
 
-def _json_rows(path: Path, text: str) -> Iterator[tuple[int, Any]]:
-    try:
-        rows = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}: not JSON, or cut off ({error})") from error
-    if not isinstance(rows, list):
-        raise DataError(f"{path}: a .json file is a list of rows; for one row per line name it .jsonl")
-    yield from enumerate(rows, 1)
-
-
-def _jsonl_rows(path: Path, text: str) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            yield number, json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}, row {number}: not JSON ({error.msg}); the file may be cut off there") from error
-
-
-def _conversation(row: Any, origin: str) -> Conversation:
-    try:
-        if not isinstance(row, dict):
-            raise _UnusableError(f"a row is an object, not {type(row).__name__}")
-        turns = _sharegpt(row) if "conversations" in row or "messages" in row else _alpaca(row)
-        _check(turns)
-        return Conversation(tuple(_with_system(row, turns)), _tools(row), origin)
-    except _UnusableError as error:
-        raise DataError(f"{origin}: {error}") from error
-
-
-def _sharegpt(row: Mapping[str, Any]) -> list[Turn]:
-    listed = row.get("conversations", row.get("messages"))
-    if not isinstance(listed, list):
-        raise _UnusableError("'conversations' is a list of {from, value}")
-    return [_turn(number, entry) for number, entry in enumerate(listed, 1)]
-
-
-def _turn(number: int, entry: Any) -> Turn:
-    if not isinstance(entry, dict):
-        raise _UnusableError(f"turn {number} is an object with 'from' and 'value', not {type(entry).__name__}")
-    name, value = str(entry.get("from", entry.get("role"))), entry.get("value", entry.get("content"))
-    if name not in _ROLES:
-        raise _UnusableError(f"turn {number} is from {name!r}; known: {', '.join(_ROLES)}")
-    if not isinstance(value, str):
-        raise _UnusableError(f"turn {number} has no text under 'value'")
-    content = _call(number, value) if name == "function_call" else value
-    return Turn(_ROLES[name], content, _ROLES[name] == "assistant")
-
-
-def _call(number: int, value: str) -> str:
-    """A function call (JSON) as the text that chat models of the hermes kind write for it."""
-    try:
-        calls = json.loads(value)
-    except json.JSONDecodeError as error:
-        raise _UnusableError(f"turn {number}: a function_call is JSON, {error.msg}") from error
-    calls = calls if isinstance(calls, list) else [calls]
-    if not all(isinstance(call, dict) and "name" in call for call in calls):
-        raise _UnusableError(f"turn {number}: a function_call has a name and arguments")
-    return "\n".join(f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>" for call in calls)
-
-
-def _alpaca(row: Mapping[str, Any]) -> list[Turn]:
-    for key in ("instruction", "output"):
-        if not isinstance(row.get(key), str):
-            raise _UnusableError(
-                f"no text under {key!r}; a row has 'conversations' (ShareGPT) or 'instruction' and 'output' (Alpaca)"
-            )
-    turns: list[Turn] = []
-    for pair in row.get("history") or []:
-        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
-            raise _UnusableError("'history' is a list of [question, answer]")
-        turns += [Turn("user", pair[0], False), Turn("assistant", pair[1], True)]
-    extra = row.get("input") or ""
-    if not isinstance(extra, str):
-        raise _UnusableError("'input' is a text")
-    question = f"{row['instruction']}\n{extra}" if extra else row["instruction"]
-    return [*turns, Turn("user", question, False), Turn("assistant", row["output"], True)]
+def conversation_of(row: Row) -> Conversation:
+    """The conversation of a row. Raises UnusableError."""
+    turns = turns_of(row.columns)
+    _check(turns)
+    return Conversation(tuple(_with_system(row.columns, turns)), _tools(row.columns), row.where)
 
 
 def _check(turns: list[Turn]) -> None:
     if not any(turn.trainable and turn.content.strip() for turn in turns):
-        raise _UnusableError("nothing in it is written by the model (gpt, function_call or output)")
+        raise UnusableError("nothing in it is written by the model (gpt, assistant, function_call or output)")
     if turns[0].role not in ("system", "user"):
-        raise _UnusableError(f"it begins with a turn of the role {turns[0].role!r}; the first is human or system")
+        raise UnusableError(f"it begins with a turn of the role {turns[0].role!r}; the first is human or system")
     if any(turn.role == "system" for turn in turns[1:]):
-        raise _UnusableError("a system turn stands after the first turn")
+        raise UnusableError("a system turn stands after the first turn")
 
 
 def _with_system(row: Mapping[str, Any], turns: list[Turn]) -> list[Turn]:
@@ -175,9 +90,9 @@ def _with_system(row: Mapping[str, Any], turns: list[Turn]) -> list[Turn]:
     if not system:
         return turns
     if not isinstance(system, str):
-        raise _UnusableError("'system' is a text")
+        raise UnusableError("'system' is a text")
     if turns[0].role == "system":
-        raise _UnusableError("the system prompt stands both under 'system' and in the first turn; keep one")
+        raise UnusableError("the system prompt stands both under 'system' and in the first turn; keep one")
     return [Turn("system", system, False), *turns]
 
 
@@ -187,11 +102,11 @@ def _tools(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...] | None:
         try:
             tools = json.loads(tools)
         except json.JSONDecodeError as error:
-            raise _UnusableError(f"'tools' is a JSON list of schemas, {error.msg}") from error
+            raise UnusableError(f"'tools' is a JSON list of schemas, {error.msg}") from error
     if not tools:
         return None
     if not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
-        raise _UnusableError("'tools' is a list of schemas")
+        raise UnusableError("'tools' is a list of schemas")
     return tuple(tools)
 
 

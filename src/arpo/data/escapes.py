@@ -3,28 +3,43 @@ r"""Control characters in texts, above all those that a lost backslash made.
 `"\boxed"` written in a language where `\b` is a backspace becomes U+0008 and `oxed`; `\frac` loses to the form feed in
 the same way, `\text` to a tab, `\right` to a carriage return. A prompt with such an accident shows the policy a
 format that does not exist. What was meant is known where the rest of a LaTeX command follows, and only there it is put
-back; a tab or a carriage return before other letters is what it is.
+back. Elsewhere a tab or a carriage return is what it is, and any other control character is none of the text's.
 """
 
 import re
 from collections.abc import Callable
 
-_ALWAYS = {"\x07": "a", "\x08": "b", "\x0b": "v", "\x0c": "f"}
-_SOMETIMES = {
-    "\t": ("t", r"ext(?:bf|it|rm)?\s*\{|imes(?![a-z])|heta(?![a-z])|frac\s*\{|herefore|ilde\s*\{|riangle"),
-    "\r": ("r", r"ight(?![a-z])|ight(?:arrow|harpoon)|angle(?![a-z])|ceil(?![a-z])|floor(?![a-z])"),
+_COMMANDS = {
+    "\x07": ("a", "alpha angle approx arccos arcsin arctan ast asymp aleph"),
+    "\x08": (
+        "b",
+        "boxed backslash bar because begin beta bf big bigcap bigcup bigg biggl biggr bigl bigoplus bigr bigtriangleup "
+        "binom blacksquare bm bmod boldsymbol bot bullet",
+    ),
+    "\t": ("t", "tan tanh tau tbinom text textbf textit textrm tfrac theta therefore tilde times triangle triangleq"),
+    "\x0b": ("v", "varepsilon varnothing varphi vartheta vdots vec vee vert vphantom vspace"),
+    "\x0c": ("f", "fbox flat forall frac frown"),
+    "\r": ("r", "rangle rceil rfloor rho right rightarrow rightharpoonup rm"),
 }
-_BROKEN = re.compile(
-    r"([\x07\x08\x0b\x0c])(?=[a-zA-Z])|" + "|".join(f"({sign})(?={rest})" for sign, (_, rest) in _SOMETIMES.items())
-)
-_LETTERS = _ALWAYS | {sign: letter for sign, (letter, _) in _SOMETIMES.items()}
+_WORDS = {"\t": ("tan", "tau", "text", "tilde"), "\r": ("rm",)}
+"""Commands whose rest could begin a line or a column (`an`, `ext`, `m`): only where a brace or bracket follows."""
+
+
+def _pattern(sign: str, names: str) -> str:
+    rests = sorted((name[1:] for name in names.split() if name not in _WORDS.get(sign, ())), key=len, reverse=True)
+    plain = rf"(?:{'|'.join(rests)})(?![a-zA-Z])"
+    followed = "|".join(name[1:] for name in _WORDS.get(sign, ()))
+    return f"{sign}(?={plain}|(?:{followed})\\s*[{{(\\[\\\\|.])" if followed else f"{sign}(?={plain})"
+
+
+_BROKEN = re.compile("|".join(_pattern(sign, names) for sign, (_, names) in _COMMANDS.items()))
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 _SHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 def mended(text: str) -> tuple[str, int]:
     """The text with the backslashes of broken LaTeX commands put back, and how many there were."""
-    return _BROKEN.subn(lambda match: "\\" + _LETTERS[match.group()], text)
+    return _BROKEN.subn(lambda match: "\\" + _COMMANDS[match.group()][0], text)
 
 
 def broken(text: str) -> re.Match[str] | None:

@@ -26,8 +26,8 @@ _BOM = b"\xef\xbb\xbf"
 @dataclass(frozen=True, slots=True)
 class Row:
     """One row. `file`: where it is from, for messages; `name`: the short form of that, for ids; `number`: the line in
-    JSONL, else the position, both from 1. `fault` says why a row cannot be read (empty if it can), `raw` holds its
-    text then, as far as there is one.
+    JSONL, else the position, both from 1. `fault` says why a row cannot be read (empty if it can). `raw`: the
+    text of its line, where it has one.
     """
 
     file: str
@@ -117,7 +117,8 @@ def _jsonl_rows(path: Path, name: str) -> Iterator[Row]:
 def _json_row(path: Path, name: str, number: int, line: bytes) -> Row:
     cut = "" if line.endswith(b"\n") else "; the file seems to be cut off here, fetch or write it again"
     try:
-        return _row(path, name, number, json.loads(line))
+        text = line.decode().rstrip("\r\n")
+        return _row(path, name, number, json.loads(text), text)
     except UnicodeDecodeError as error:
         fault = f"not UTF-8 ({error.reason} at byte {error.start}); save the file as UTF-8"
     except json.JSONDecodeError as error:
@@ -128,7 +129,7 @@ def _json_row(path: Path, name: str, number: int, line: bytes) -> Row:
 
 
 def _json_rows(path: Path, name: str) -> Iterator[Row]:
-    if _row_by_line(path):
+    if row_by_line(path):
         yield from _jsonl_rows(path, name)
         return
     rows = load_json(path)
@@ -139,7 +140,7 @@ def _json_rows(path: Path, name: str) -> Iterator[Row]:
     yield from (_row(path, name, number, row) for number, row in enumerate(rows, 1))
 
 
-def _row_by_line(path: Path) -> bool:
+def row_by_line(path: Path) -> bool:
     """Releases name JSON lines .json, too: the first line is a whole object, and there is another line."""
     with path.open("rb") as lines:
         one, two = lines.readline().removeprefix(_BOM).strip(), lines.readline().strip()
@@ -149,16 +150,16 @@ def _row_by_line(path: Path) -> bool:
 def load_json(path: Path) -> Any:
     """What a .json file holds. Raises DataError."""
     try:
-        return json.loads(path.read_bytes().removeprefix(_BOM))
+        return json.loads(path.read_bytes().decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save the file as UTF-8") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON, or cut off ({error})") from error
 
 
-def _row(path: Path, name: str, number: int, value: Any) -> Row:
+def _row(path: Path, name: str, number: int, value: Any, raw: str = "") -> Row:
     if isinstance(value, dict):
-        return Row(str(path), name, number, value)
+        return Row(str(path), name, number, value, raw=raw)
     fault = f"a row is an object with named columns, not {type(value).__name__}"
     return Row(str(path), name, number, fault=fault, raw=json.dumps(value, ensure_ascii=False))
 

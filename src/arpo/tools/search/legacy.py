@@ -114,7 +114,7 @@ def import_file(file: Path, store: Store) -> Report:
     """
     report = Report()
     pairs: dict[bytes, tuple[CacheKey, Entry]] = {}
-    for query, text in _entries(file):
+    for query, text in entries(file):
         if reason := fault(query, text):
             report.rejected.append(Rejected(query, reason))
             continue
@@ -132,7 +132,7 @@ def import_file(file: Path, store: Store) -> Report:
     return report
 
 
-def _entries(file: Path) -> list[tuple[str, Any]]:
+def entries(file: Path) -> list[tuple[str, Any]]:
     """All pairs of the file's object, those with equal keys included."""
     try:
         pairs = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_Pairs)
@@ -161,7 +161,7 @@ def export_file(store: Store, file: Path, readers: Readers) -> Report:
         if key.kind == "search":
             _choose(texts, report, key, entry, readers)
     with _locked(file):
-        old = dict(_entries(file)) if file.exists() else {}
+        old = dict(entries(file)) if file.exists() else {}
         new = {query: text for query, (_, text) in texts.items()}
         report.kept = len(old.keys() - new.keys())
         _write(file, {**old, **new})

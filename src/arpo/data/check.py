@@ -1,0 +1,139 @@
+"""What is wrong with data before a run learns from them: `arpo data check`.
+
+The published training set of the paper carries a backspace in every prompt, five gold answers that a script cut off,
+and 442 questions of one file in another; none of it stops a run, all of it teaches. A check reads every row, goes on
+behind those that cannot be read, and reports by kind (`findings`), file by file.
+
+Files are compared with one another pairwise, and with the files of `against`: test sets, which training data must not
+overlap.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+from arpo.data.check_answers import inconsistencies
+from arpo.data.check_cache import check_cache, is_cache
+from arpo.data.check_columns import Columns
+from arpo.data.check_conversations import examine_conversation
+from arpo.data.check_overlap import overlaps, repeats
+from arpo.data.check_rows import Entry, examine
+from arpo.data.conversations import is_conversation
+from arpo.data.findings import FileReport, Finding
+from arpo.data.rows import Row, scan_rows
+from arpo.errors import ConfigError, DataError
+from arpo.task import Message
+
+Source = str | Path
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLimit:
+    """How long prompts may be. `tokens`: the length of a prompt in tokens."""
+
+    tokens: Callable[[tuple[Message, ...]], int]
+    most: int
+
+
+@dataclass(slots=True)
+class _Sheet:
+    """A file as later steps need it."""
+
+    report: FileReport
+    entries: list[Entry] = field(default_factory=list)
+    columns: Columns = field(default_factory=Columns)
+
+
+def check(
+    sources: Sequence[Source], *, against: Sequence[Source] = (), limit: PromptLimit | None = None
+) -> list[FileReport]:
+    """A report per file of `sources` (a folder may hold several). What cannot be read at all is a finding, too.
+
+    Raises ConfigError without a source, DataError for a file of `against` that cannot be read.
+    """
+    if not sources:
+        raise ConfigError("name the files to check: .jsonl, .json, .parquet, a folder, or hf:NAME")
+    sheets = [sheet for source in sources for sheet in _sheets(source, limit)]
+    others = [sheet for source in against for sheet in _task_sheets(source, None)]
+    for sheet in sheets:
+        near = sheet.report.form == "tasks"
+        sheet.report.findings += [*sheet.columns.findings(), *repeats(sheet.entries, near=near)]
+        sheet.report.findings += inconsistencies(sheet.entries)
+    for one, other in combinations(sheets, 2):
+        _compare(one, other)
+        _compare(other, one)
+    for sheet in sheets:
+        for other in others:
+            _compare(sheet, other, forbidden=True)
+    return [sheet.report for sheet in sheets]
+
+
+def _compare(one: _Sheet, other: _Sheet, *, forbidden: bool = False) -> None:
+    name = other.report.file
+    one.report.findings += overlaps(one.entries, other.entries, name, forbidden=forbidden)
+
+
+def _sheets(source: Source, limit: PromptLimit | None) -> list[_Sheet]:
+    try:
+        if is_cache(source):
+            return [_Sheet(check_cache(Path(source)))]
+        return _task_sheets(source, limit)
+    except DataError as error:
+        report = FileReport(str(source), "", 0, [Finding("unreadable_file", 0, str(error))])
+        return [_Sheet(report)]
+
+
+def _task_sheets(source: Source, limit: PromptLimit | None) -> list[_Sheet]:
+    """A sheet per file of the source, its rows examined one by one."""
+    sheets: dict[str, _Sheet] = {}
+    for row in scan_rows(source):
+        if row.file not in sheets:
+            form = "conversations" if is_conversation(row.columns) else "tasks"
+            sheets[row.file] = _Sheet(FileReport(row.file, form))
+        _add(sheets[row.file], row, limit)
+    if not sheets:
+        raise DataError(f"{source}: holds not a single row")
+    return list(sheets.values())
+
+
+def _add(sheet: _Sheet, row: Row, limit: PromptLimit | None) -> None:
+    sheet.report.rows += 1
+    if sheet.report.form == "conversations":
+        entry, found = examine_conversation(row)
+        sheet.report.findings += found
+    else:
+        entry, messages, found = examine(row)
+        sheet.report.findings += [*found, *_length(row.number, messages, limit)]
+    if entry is not None:
+        sheet.entries.append(entry)
+    if not row.fault:
+        sheet.columns.add(row.number, row.columns)
+
+
+def _length(number: int, messages: tuple[Message, ...], limit: PromptLimit | None) -> Iterator[Finding]:
+    if limit is None or not messages:
+        return
+    count = limit.tokens(messages)
+    if count > limit.most:
+        yield Finding("long_prompt", number, f"{count} tokens, {limit.most} allowed", "prompt")
+
+
+def prompt_limit(tokenizer_name: str | None, most: int | None) -> PromptLimit | None:
+    """The limit of `--tokenizer` and `--max-prompt-tokens`, None without either. Raises ConfigError for one of them."""
+    if tokenizer_name is None and most is None:
+        return None
+    if tokenizer_name is None or most is None:
+        raise ConfigError("the length of prompts takes both: --tokenizer NAME --max-prompt-tokens N")
+    from arpo.engine.models import load_tokenizer
+
+    tokenizer, _ = load_tokenizer(tokenizer_name)
+
+    def tokens(messages: Iterable[Message]) -> int:
+        plain = [{"role": message.role, "content": message.content} for message in messages]
+        if not tokenizer.chat_template:
+            return len(tokenizer("\n".join(message["content"] for message in plain))["input_ids"])
+        text = tokenizer.apply_chat_template(plain, tokenize=False, add_generation_prompt=True)
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    return PromptLimit(tokens, most)
