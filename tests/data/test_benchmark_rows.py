@@ -144,6 +144,8 @@ def test_flashrag_and_flat_layouts_keep_the_types():
 def test_rows_that_are_not_measured():
     assert get("gaia").skip({"file_name": "a.xlsx"}) == "has an attached file"
     assert get("hle").skip({"image": "data:image/png;base64,AAAA"}) == "has an image"
+    assert get("hle").skip({"image": {"bytes": b"x", "path": None}}) == "has an image"
+    assert get("hle").skip({"image": {"bytes": None, "path": None}}) == ""
     assert get("hle").skip({"has_image": True}) == "has an image"
     assert get("hle").skip({"image": None, "has_image": False}) == ""
     assert get("musique").skip({"answerable": False})

@@ -9,7 +9,7 @@ from arpo.data.benchmarks.registry import get
 from arpo.data.benchmarks.secret import decrypt, encrypt, xored
 from arpo.data.columns import UnusableError
 
-CANARY = "made-up canary ✓ 1f0c"
+CANARY = "made-up canary ✓ 1f0c "
 QUESTION = "截至2024年底，哪座山最高？" * 9
 ANSWER = "珠穆朗玛峰，8848.86 m"
 

@@ -55,12 +55,14 @@ def _exam(row: Row) -> Item:
 
 
 def _pictured(row: Row) -> str:
-    return "has an image" if row.get("image") or row.get("has_image") is True else ""
+    image = row.get("image")
+    shown = any(image.values()) if isinstance(image, dict) else bool(image)
+    return "has an image" if shown or row.get("has_image") is True else ""
 
 
 def _xbench(row: Row) -> Item:
     """As published, `prompt` and `answer` are encrypted; files with a column `question` are plain."""
-    own, canary = columns.identity(row), columns.label(row, "canary")
+    own, canary = columns.identity(row), str(row.get("canary") or "")  # to the last blank: it is the key
     if "question" in row or not canary:
         return Item(columns.question(row), columns.answers(row), own, language="zh", canary=canary)
     plain = {name: decrypt(columns.label(row, name), canary) for name in ("prompt", "answer")}
@@ -120,7 +122,7 @@ GAIA = Benchmark(
     editions={"1abdb0da0e753f6b": "WebThinker's and ARPO's releases"},
     checked="published evaluation file (103 rows, the text subset of WebThinker and ARPO); hub columns: dataset card "
     "and public code. The hub's own rows were out of reach: how many have no file was not counted",
-    notes=_PAPER + " The 103 questions of its tables are those of the published file.",
+    notes=_PAPER + " The 103 questions of papers' tables: the published file, or its ids with --ids.",
 )
 
 HLE = Benchmark(
