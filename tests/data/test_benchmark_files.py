@@ -82,19 +82,40 @@ def test_shards_are_one_set(tmp_path):
 
 
 def test_the_sets_own_split_comes_first(tmp_path):
-    for split in ("train", "test", "validation"):
-        lines(tmp_path / "gaia" / f"{split}.jsonl", ROWS)
-        lines(tmp_path / "gsm8k" / f"{split}.jsonl", ROWS)
-    assert {path.stem for path in files.locate(tmp_path).values()} == {"validation", "test"}
-    assert files.locate(tmp_path)["gaia"].stem == "validation"
+    for split in ("train", "test", "dev"):
+        lines(tmp_path / "2wiki" / f"{split}.jsonl", ROWS)
+        lines(tmp_path / "gsm8k" / "main" / f"{split}.jsonl", ROWS)
+        lines(tmp_path / "gsm8k" / "socratic" / f"{split}.jsonl", ROWS)
+    found = files.locate(tmp_path)
+    assert found["2wiki"] == tmp_path / "2wiki" / "dev.jsonl"
+    assert found["gsm8k"] == tmp_path / "gsm8k" / "main" / "test.jsonl"
+
+
+def test_what_the_hub_leaves(tmp_path):
+    for split in ("validation", "test"):
+        for name in ("metadata", "metadata.level1", "metadata.level2"):
+            lines(tmp_path / "GAIA" / "2023" / split / f"{name}.jsonl", ROWS)
+    lines(tmp_path / "hotpot_qa" / "hotpot_dev_distractor_v1.jsonl", ROWS)
+    lines(tmp_path / "hotpot_qa" / "hotpot_train_v1.1.jsonl", ROWS)
+    lines(tmp_path / "hotpot_qa" / "dataset_infos.json", [{}])
+    assert files.locate(tmp_path) == {
+        "hotpotqa": tmp_path / "hotpot_qa" / "hotpot_dev_distractor_v1.jsonl",
+        "gaia": tmp_path / "GAIA" / "2023" / "validation" / "metadata.jsonl",
+    }
+
+
+def test_training_rows_are_not_measured(tmp_path):
+    lines(tmp_path / "gsm8k" / "train.jsonl", ROWS)
+    with pytest.raises(DataError, match=r"train.jsonl: only rows for training; GSM8K is measured on its split test"):
+        files.locate(tmp_path)
+    lines(tmp_path / "a" / "aime24" / "data" / "train.jsonl", ROWS)  # the one split of its hub copy
+    assert list(files.locate(tmp_path / "a")) == ["aime24"]
 
 
 def test_what_cannot_be_told_apart_is_refused(tmp_path):
-    lines(tmp_path / "gsm8k" / "main" / "test.jsonl", ROWS)
-    lines(tmp_path / "gsm8k" / "socratic" / "test.jsonl", ROWS)
-    with pytest.raises(
-        DataError, match=r"several files of the split test: main/test.jsonl, socratic/test.jsonl; keep one"
-    ):
+    lines(tmp_path / "gsm8k" / "new" / "test.jsonl", ROWS)
+    lines(tmp_path / "gsm8k" / "old" / "test.jsonl", ROWS)
+    with pytest.raises(DataError, match=r"several files of the split test: new/test.jsonl, old/test.jsonl; keep one"):
         files.locate(tmp_path)
     lines(tmp_path / "x" / "hle" / "one.json", ROWS)
     lines(tmp_path / "x" / "hle" / "two.json", ROWS)

@@ -25,8 +25,10 @@ from arpo.task import Task
 log = logging.getLogger(__name__)
 
 SUFFIXES = (*tables.SUFFIXES, ".csv")
-_SPLITS = ("test", "validation", "valid", "dev", "main", "metadata", "train")
-"""Names of files in the order of preference, the set's own split aside: measured splits come before training ones."""
+_VALIDATION = ("validation", "valid", "dev")
+"""One split under three names."""
+_SPLITS = ("test", *_VALIDATION, "main", "metadata")
+"""Names of files in the order of preference, behind the set's own split."""
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}")
 
 
@@ -57,17 +59,40 @@ def _file_of(benchmark: Benchmark, place: Path) -> Path | None:
     if place.is_file() or is_saved(place):
         return place
     files = [path for path in sorted(place.rglob("*")) if path.suffix in SUFFIXES and _full(path, place)]
-    shards = {_pattern(path) for path in files}
-    preferred = (benchmark.split, *_SPLITS)
-    for split in dict.fromkeys(preferred):
-        named = sorted(path for path in shards if path.name.split("-")[0].split(".")[0].lower() == split)
+    found = sorted({_pattern(path) for path in files})
+    own = _VALIDATION if benchmark.split in _VALIDATION else (benchmark.split,)
+    for folders in ((benchmark.config or "",), own):
+        found = [path for path in found if set(path.relative_to(place).parts[:-1]) & set(folders)] or found
+    if "train" not in own:
+        found = _without_training(benchmark, place, found)
+    for split in dict.fromkeys((*own, *_SPLITS)):
+        named = [path for path in found if _stem(path) == split] or [path for path in found if split in _words(path)]
         if len(named) == 1:
             return named[0]
         if named:
             raise DataError(f"{place}: several files of the split {split}: {_listed(named, place)}; keep one")
-    if len(shards) > 1:
-        raise DataError(f"{place}: which file holds {benchmark.title}? {_listed(sorted(shards), place)}; keep one")
-    return next(iter(shards), None)
+    if len(found) > 1:
+        raise DataError(f"{place}: which file holds {benchmark.title}? {_listed(found, place)}; keep one")
+    return next(iter(found), None)
+
+
+def _without_training(benchmark: Benchmark, place: Path, found: list[Path]) -> list[Path]:
+    """A set is not measured on what it is trained on."""
+    kept = [path for path in found if "train" not in _words(path)]
+    if found and not kept:
+        raise DataError(
+            f"{place}: {_listed(found, place)}: only rows for training; {benchmark.title} is measured on "
+            f"its split {benchmark.split}"
+        )
+    return kept
+
+
+def _stem(path: Path) -> str:
+    return path.stem.removesuffix("-*").lower()
+
+
+def _words(path: Path) -> list[str]:
+    return re.split(r"[^a-z0-9]+", _stem(path))
 
 
 def _full(path: Path, place: Path) -> bool:
