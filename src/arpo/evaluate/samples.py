@@ -4,19 +4,24 @@ The lines are what figures are computed from, now or later, and what a resumed e
 themselves are in the trees beside them.
 """
 
+import asyncio
 import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from arpo.evaluate.agents.base import Solved
 from arpo.protocol.base import Dialect
 from arpo.reward.compose import read
-from arpo.reward.verdict import Verdict
+from arpo.reward.verdict import Metric, Verdict
 from arpo.task import Task
 from arpo.tree import Outcome, RolloutTree, Segment, Source
+
+_CIRCUMSTANCES = ("base_url", "cache", "structured")
+"""Of a metric's card: where it is asked and what is kept, which change no verdict."""
+LOST = Verdict(None, reason="lost to the infrastructure")
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,14 @@ class Sample:
     at: float = 0.0
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     """By metric."""
+    cards: Mapping[str, str] = field(default_factory=dict)
+    """By metric: fingerprint of who judged and how."""
+
+    def judged_by(self, metrics: Sequence[Metric]) -> bool:
+        """Whether each of these metrics, as it is set up now, has given its verdict."""
+        return all(
+            self.cards.get(metric.name) == card_of(metric) and self.score(metric.name) is not None for metric in metrics
+        )
 
     def score(self, metric: str) -> float | None:
         """What the answer is worth, or None if nobody could say."""
@@ -117,6 +130,25 @@ def samples_of(
             )
         )
     return rows
+
+
+async def judged(task: Task, rows: Sequence[Sample], metrics: Sequence[Metric]) -> list[Sample]:
+    """The rows of one question with the verdicts of `metrics`, besides those of others that they have."""
+    return list(await asyncio.gather(*(_judged(task, row, metrics) for row in rows)))
+
+
+async def _judged(task: Task, row: Sample, metrics: Sequence[Metric]) -> Sample:
+    verdicts, cards = dict(row.verdicts), dict(row.cards)
+    for metric in metrics:
+        verdicts[metric.name] = LOST if row.lost else await metric(task, row.answer)
+        cards[metric.name] = card_of(metric)
+    return replace(row, verdicts=verdicts, cards=cards)
+
+
+def card_of(metric: Metric) -> str:
+    """Fingerprint of what a metric's verdicts depend on: 12 hex digits."""
+    facts = {name: value for name, value in metric.card().items() if name not in _CIRCUMSTANCES}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def scored_tree(tree: RolloutTree, rows: Sequence[Sample], metric: str) -> RolloutTree:
