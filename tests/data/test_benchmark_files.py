@@ -69,6 +69,15 @@ def test_locate_in_published_layouts(tmp_path):
     assert list(files.locate(tmp_path)) == ["math500", "gsm8k", "gaia", "hle", "simpleqa"]
 
 
+def test_a_folder_of_sets_may_be_called_as_a_set_is(tmp_path):
+    root = tmp_path / "math"
+    lines(root / "gsm8k" / "test.jsonl", ROWS)
+    lines(root / "math" / "aime24" / "test.jsonl", ROWS)
+    assert files.locate(root) == {"gsm8k": root / "gsm8k" / "test.jsonl"}
+    lines(root / "math" / "test.jsonl", ROWS)
+    assert files.locate(root)["math"] == root / "math" / "test.jsonl"
+
+
 def test_shards_are_one_set(tmp_path):
     for number, rows in enumerate((ROWS[:2], ROWS[2:])):
         path = tmp_path / "bamboogle" / "data" / f"test-0000{number}-of-00002.parquet"

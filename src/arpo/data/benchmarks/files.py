@@ -9,13 +9,13 @@ import csv
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
 from arpo.data import rows as tables
 from arpo.data.benchmarks.base import Benchmark
-from arpo.data.benchmarks.registry import ALL
+from arpo.data.benchmarks.registry import ALL, names_of
 from arpo.data.benchmarks.subset import Subset
 from arpo.data.columns import UnusableError
 from arpo.data.rows import Row, is_saved
@@ -44,10 +44,13 @@ def locate(root: str | Path) -> dict[str, Path]:
         )
     places = {place.stem.lower(): place for place in sorted(root.iterdir()) if place.suffix in SUFFIXES}
     places |= {place.name.lower(): place for place in sorted(root.iterdir()) if place.is_dir()}
-    places.setdefault(root.resolve().name.lower(), root)
+    return _located(places) or _located({root.resolve().name.lower(): root})
+
+
+def _located(places: Mapping[str, Path]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for benchmark in ALL:
-        place = next((places[name] for name in (benchmark.name, *benchmark.folders) if name in places), None)
+        place = next((places[name] for name in names_of(benchmark) if name in places), None)
         file = _file_of(benchmark, place) if place is not None else None
         if file is not None:
             found[benchmark.name] = file
@@ -58,11 +61,13 @@ def _file_of(benchmark: Benchmark, place: Path) -> Path | None:
     """The data file of a set's folder, None if the folder holds none."""
     if place.is_file() or is_saved(place):
         return place
+    others = {name for other in ALL if other is not benchmark for name in names_of(other)}
     files = [path for path in sorted(place.rglob("*")) if path.suffix in SUFFIXES and _full(path, place)]
+    files = [path for path in files if not others & set(_folders(path, place))]
     found = sorted({_pattern(path) for path in files})
     own = _VALIDATION if benchmark.split in _VALIDATION else (benchmark.split,)
     for folders in ((benchmark.config or "",), own):
-        found = [path for path in found if set(path.relative_to(place).parts[:-1]) & set(folders)] or found
+        found = [path for path in found if set(_folders(path, place)) & set(folders)] or found
     if "train" not in own:
         found = _without_training(benchmark, place, found)
     for split in dict.fromkeys((*own, *_SPLITS)):
@@ -85,6 +90,10 @@ def _without_training(benchmark: Benchmark, place: Path, found: list[Path]) -> l
             f"its split {benchmark.split}"
         )
     return kept
+
+
+def _folders(path: Path, place: Path) -> list[str]:
+    return [part.lower() for part in path.relative_to(place).parts[:-1]]
 
 
 def _stem(path: Path) -> str:

@@ -26,7 +26,13 @@ ALL = (
 )
 """In the order of the tables: mathematics, multi-hop questions, deep search."""
 
-_BY_NAME = {folder: benchmark for benchmark in ALL for folder in (benchmark.name, *benchmark.folders)}
+
+def names_of(benchmark: Benchmark) -> tuple[str, ...]:
+    """What the set is called, here and as a folder; lower case."""
+    return tuple(dict.fromkeys((benchmark.name, *benchmark.folders)))
+
+
+_BY_NAME = {name: benchmark for benchmark in ALL for name in names_of(benchmark)}
 
 
 def names() -> tuple[str, ...]:
