@@ -2,6 +2,7 @@
 
 import json as codec
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -91,3 +92,38 @@ def _total(reports: Sequence["FileReport"]) -> str:
     said = ", ".join(f"{count:,} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
     files = f"{len(reports)} file{'' if len(reports) == 1 else 's'}"
     return f"{files}, {sum(report.rows for report in reports):,} rows: {said}"
+
+
+@app.command
+def fix(
+    file: Annotated[
+        Path, Parameter(help="A .jsonl, .json or .parquet file of tasks, demonstrations or search results.")
+    ],
+    out: Annotated[Path, Parameter(help="The repaired copy, in the same format.")],
+    *,
+    drop_duplicates: Annotated[
+        bool, Parameter(negative="", help="Set aside rows with the question of an earlier row.")
+    ] = False,
+    without: Annotated[
+        tuple[str, ...],
+        Parameter(consume_multiple=True, negative="", help="Set aside rows whose question is in one of these files."),
+    ] = (),
+    overwrite: Annotated[bool, Parameter(negative="", help="Replace OUT and what lies beside it.")] = False,
+) -> int:
+    """Write a copy without what `arpo data check` calls an error.
+
+    Repairs are logged in OUT.log.jsonl; rows that cannot be repaired, or are not wanted, go to OUT.rejected.jsonl.
+    """
+    from arpo.data.fix import beside, fix
+
+    fixed = fix(file, out, drop_duplicates=drop_duplicates, without=without, overwrite=overwrite)
+    print(f"{out}: {fixed.written:,} of {fixed.rows:,} rows, {fixed.repaired:,} of them repaired")
+    for what, count in fixed.repairs.most_common():
+        print(f"  repaired   {count:>6,}  {what}")
+    for reason, count in fixed.reasons.most_common():
+        print(f"  set aside  {count:>6,}  {reason}")
+    if fixed.repaired:
+        print(f"every change: {beside(out, 'log')}")
+    if fixed.rejected:
+        print(f"{fixed.rejected:,} rows set aside: {beside(out, 'rejected')}")
+    return 0

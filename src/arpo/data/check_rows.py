@@ -30,8 +30,8 @@ _PLACES = {"system": "system message", "user": "question", "assistant": "questio
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What later steps need of a row. Digests: `whole`, of what makes it a duplicate; `exact`, `normal`, of the question
-    as it is and normalised. `text`: its beginning, for excerpts. No answers: the row has none that can be used.
+    """What later steps need of a row. Digests: `whole` of what makes it a duplicate, `exact` and `normal` of the
+    question as it is and normalised. `text`: its beginning, for excerpts. No answers: none that can be used.
     """
 
     number: int
