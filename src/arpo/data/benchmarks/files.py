@@ -66,7 +66,7 @@ def _file_of(benchmark: Benchmark, place: Path) -> Path | None:
     files = [path for path in files if not others & set(_folders(path, place))]
     found = sorted({_pattern(path) for path in files})
     own = _VALIDATION if benchmark.split in _VALIDATION else (benchmark.split,)
-    for folders in ((benchmark.config or "",), own):
+    for folders in (((benchmark.config or "").lower(),), own):
         found = [path for path in found if set(_folders(path, place)) & set(folders)] or found
     if "train" not in own:
         found = _without_training(benchmark, place, found)

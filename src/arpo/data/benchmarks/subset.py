@@ -36,6 +36,7 @@ class Subset:
     def of(cls, benchmark: Benchmark, file: str | Path) -> "Subset":
         """The subset that `file` names. Raises DataError."""
         path = Path(file)
+        wanted: list[tuple[str, ...]]
         if path.suffix == ".txt":
             wanted = [(line.strip(),) for line in _lines(path) if line.strip()]
         else:
