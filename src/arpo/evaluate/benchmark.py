@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from arpo.evaluate.agents.base import Method, SeedParts, Solved
 from arpo.evaluate.ledger import Ledger
-from arpo.evaluate.run import OnProgress, answer
+from arpo.evaluate.run import OnProgress, all_of, answer
 from arpo.evaluate.samples import Sample, judged, samples_of, scored_tree
 from arpo.reward.verdict import Metric
 from arpo.rollout.agent import Agent
@@ -93,6 +93,4 @@ class Runner:
                 ledger.keep(rows, scored_tree(ledger.tree(task), rows, metrics[0].name))
             tell()
 
-        async with asyncio.TaskGroup() as group:
-            for task, rows in questions:
-                group.create_task(one(task, rows))
+        await all_of(one(task, rows) for task, rows in questions)

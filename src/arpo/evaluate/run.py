@@ -10,7 +10,8 @@ paired by question. Trajectories that the infrastructure lost are left out and c
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any
 
 from arpo.errors import ConfigError, DataError
 from arpo.evaluate.agents.base import Method, SeedParts, Solved
@@ -65,10 +66,15 @@ async def answer(
             seconds = time.monotonic() - begin
         await keep(place, solved, seconds)
 
+    await all_of(one(place, task) for place, task in enumerate(tasks))
+
+
+async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run all of it; the first failure cancels the rest and is raised itself."""
     try:
         async with asyncio.TaskGroup() as group:
-            for place, task in enumerate(tasks):
-                group.create_task(one(place, task))
+            for one in work:
+                group.create_task(one)
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
 
