@@ -208,6 +208,43 @@ def test_a_fingerprint_is_of_the_questions_alone(tmp_path):
     assert edition(gaia, some) == ""
 
 
+def test_the_hub_is_asked_for_the_sets_split(monkeypatch, caplog):
+    import datasets
+
+    asked = []
+    picture = {"bytes": b"\x89PNG", "path": None}
+    rows = [
+        {
+            "id": "a",
+            "question": "Which?",
+            "answer": "B",
+            "answer_type": "multipleChoice",
+            "image": "",
+            "image_preview": None,
+        },
+        {
+            "id": "b",
+            "question": "What?",
+            "answer": "7",
+            "answer_type": "exactMatch",
+            "image": "data:,x",
+            "image_preview": picture,
+        },
+    ]
+
+    def load(path, config, *, split):
+        asked.append((path, config, split))
+        return datasets.Dataset.from_list(rows).cast_column("image_preview", datasets.Image())
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    (task,) = files.read(get("hle"))
+    assert (task.id, task.kind, task.answers) == ("hle:a", "choice", ("B",))
+    assert "hle: 1 rows left out (has an image)" in caplog.text
+    with pytest.raises(DataError, match=r"hf:openai/gsm8k/main@test, row 1: the solution does not end"):
+        files.read(replace(get("gsm8k"), item=lambda row: get("gsm8k").item({"question": "?", "answer": "x\ny"})))
+    assert asked == [("cais/hle", None, "test"), ("openai/gsm8k", "main", "test")]
+
+
 def test_the_hub_out_of_reach_says_what_to_do(monkeypatch):
     import datasets
 
