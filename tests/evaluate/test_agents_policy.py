@@ -1,7 +1,8 @@
 """Methods by name, and the first of them: the rollout's own loop without branches."""
 
 import pytest
-from rollout_fakes import agent, babble, texts
+from method_fakes import browser, made, python, search, turns
+from rollout_fakes import ToyTool, agent, babble, texts, toolbox
 
 from arpo.errors import ConfigError
 from arpo.evaluate.agents.base import independent
@@ -9,6 +10,7 @@ from arpo.evaluate.agents.registry import NAMES, build
 from arpo.rollout.scheduler import rollout
 from arpo.rollout.settings import EntropySettings, NoBranching, RolloutSettings
 from arpo.task import ask
+from arpo.tools.base import ToolContext, ToolStatus
 
 TASK = ask("why?", "42", id="toy")
 
@@ -40,3 +42,24 @@ async def test_the_policy_is_what_the_rollout_samples():
     )
     assert texts(solved.tree.validate(4)) == texts(plain)
     assert (solved.aside_tokens, solved.aside_calls, dict(solved.aside_tools)) == (0, 0, {})
+
+
+async def test_a_choice_of_tools_shares_limits_and_counters():
+    box = toolbox(ToyTool("search"), ToyTool("python"), timeout=3.0)
+    few = box.only(("search",))
+    assert few.names == ("search",)
+    assert few.limits["search"].timeout == 3.0
+    await few.call("search", {"text": "x"}, ToolContext())
+    assert (await few.call("python", {"text": "x"}, ToolContext())).status is ToolStatus.TOOL_ERROR
+    assert box.stats["search"].calls == 1
+    assert box.take_stats()["search"].calls == 1
+    assert few.stats["search"].calls == 0
+
+
+@pytest.mark.parametrize("dialect", ["tags", "hermes"])
+def test_a_dialect_is_given_other_tools(dialect):
+    spoken = made(turns(), search(), python(), dialect=dialect).dialect
+    other = spoken.with_tools([browser()])
+    assert (spoken.tool_names, other.tool_names) == (("search", "python"), ("browse",))
+    assert type(other) is type(spoken)
+    assert "browse" in other.decode(other.prompt(TASK))

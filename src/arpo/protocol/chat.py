@@ -62,6 +62,10 @@ class ChatDialect(SegmentReader):
         """The tools that the prompt offers."""
         return tuple(self.schemas.parameters)
 
+    def with_tools(self, tools: Sequence[ToolSpec]) -> "ChatDialect":
+        """The same language for other tools."""
+        return type(self)(self.tokenizer, tools, self.settings)
+
     def explain(self) -> str:
         """How to call the tools, for a template that has no words for it."""
         raise NotImplementedError

@@ -63,6 +63,10 @@ class TagsDialect:
         """The tools that the prompt offers."""
         return tuple(self._inputs)
 
+    def with_tools(self, tools: Sequence[ToolSpec]) -> "TagsDialect":
+        """The same language for other tools."""
+        return TagsDialect(self.tokenizer, tools, self.style)
+
     # ------------------------------------------------------------------ to the policy
 
     def prompt(self, task: Task) -> np.ndarray:

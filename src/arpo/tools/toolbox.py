@@ -8,7 +8,7 @@ is down for everybody may end the step (`breaker`).
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from arpo.retry import Clock
@@ -36,6 +36,14 @@ class ToolBox:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(tool.name for tool in self.tools)
+
+    def only(self, names: Collection[str]) -> "ToolBox":
+        """These tools alone, behind the same doors: limits, counters and the state of being down are this box's."""
+        chosen = ToolBox(())
+        chosen.tools = tuple(tool for tool in self.tools if tool.name in names)
+        chosen.limits = {name: self.limits[name] for name in chosen.names}
+        chosen._entries = {name: self._entries[name] for name in chosen.names}
+        return chosen
 
     @property
     def stats(self) -> dict[str, ToolStats]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from arpo.rollout.agent import Agent
-from arpo.rollout.settings import NoBranching, RolloutSettings
+from arpo.rollout.scheduler import rollout
+from arpo.rollout.settings import EntropySettings, NoBranching, RolloutSettings
 from arpo.task import Task
 from arpo.tree import RolloutTree
 
@@ -63,3 +64,9 @@ class Method(Protocol):
 def independent(settings: RolloutSettings) -> RolloutSettings:
     """The same limits and as many trajectories, all of them started from the prompt."""
     return RolloutSettings(**(dict(settings) | {"initial": settings.total, "branching": NoBranching()}))
+
+
+async def rolled(task: Task, agent: Agent, settings: RolloutSettings, seed_parts: SeedParts) -> RolloutTree:
+    """The rollout's own loop without branches."""
+    settings = independent(settings)
+    return await rollout(task, agent, settings=settings, entropy=EntropySettings(), seed_parts=seed_parts)

@@ -4,10 +4,9 @@ This is what all others are compared with. Language, tools and limits are those 
 is what the trainer would have sampled.
 """
 
-from arpo.evaluate.agents.base import SeedParts, Solved, independent
+from arpo.evaluate.agents.base import SeedParts, Solved, rolled
 from arpo.rollout.agent import Agent
-from arpo.rollout.scheduler import rollout
-from arpo.rollout.settings import EntropySettings, RolloutSettings
+from arpo.rollout.settings import RolloutSettings
 from arpo.task import Task
 
 
@@ -23,7 +22,4 @@ class Policy:
 
     async def solve(self, task: Task, agent: Agent, settings: RolloutSettings, seed_parts: SeedParts) -> Solved:
         """See Method."""
-        tree = await rollout(
-            task, agent, settings=independent(settings), entropy=EntropySettings(), seed_parts=seed_parts
-        )
-        return Solved(tree)
+        return Solved(await rolled(task, agent, settings, seed_parts))

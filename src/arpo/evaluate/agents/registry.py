@@ -5,9 +5,16 @@ from difflib import get_close_matches
 
 from arpo.errors import ConfigError
 from arpo.evaluate.agents.base import Method
+from arpo.evaluate.agents.direct import Direct
 from arpo.evaluate.agents.policy import Policy
+from arpo.evaluate.agents.rag import Rag
+from arpo.evaluate.agents.react import React
+from arpo.evaluate.agents.search_o1 import SearchO1
+from arpo.evaluate.agents.tir import Tir
+from arpo.evaluate.agents.webthinker import WebThinker
 
-_METHODS: Mapping[str, type[Method]] = {method.name: method for method in (Policy,)}
+_CLASSES: tuple[type[Method], ...] = (Policy, Direct, Tir, React, Rag, SearchO1, WebThinker)
+_METHODS: Mapping[str, type[Method]] = {method.name: method for method in _CLASSES}
 NAMES = tuple(_METHODS)
 
 

@@ -1,0 +1,141 @@
+"""ReAct: thought, action, observation, in plain text.
+
+    Thought: I need the height of the tower.
+    Action: search[height of the Eiffel Tower]
+    Observation: 330 m with antennas.
+    Thought: That is it.
+    Action: Finish[330 m]
+
+The format and its loop are those of Yao et al. 2022 (arXiv 2210.03629), asked for by instruction where the paper shows
+examples. The model is stopped where it would write an observation itself; every turn of the policy begins with our
+`Thought:`, as in the paper's code. A tool that takes more than one text gets a JSON object between the brackets.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from arpo.errors import ConfigError
+from arpo.evaluate.agents.base import SeedParts, Solved, rolled
+from arpo.evaluate.agents.text import TextDialect
+from arpo.evaluate.agents.voice import Voice, voice_of
+from arpo.protocol.arguments import Fault, Schemas
+from arpo.protocol.base import Call, ParseCode, ParseResult, ToolSpec
+from arpo.protocol.boxed import last_boxed
+from arpo.protocol.tolerant import UnreadableError, load, unfenced
+from arpo.rollout.agent import Agent
+from arpo.rollout.settings import RolloutSettings
+from arpo.task import Task
+from arpo.tree import Finish
+
+INSTRUCTIONS = """Answer the user's question in steps. A step looks like this:
+Thought: what you know so far and what to find out next
+Action: one of the actions below
+Observation: what the action gave
+
+You write thoughts and actions, one action at a time, and stop; the observation is then given to you, so never write \
+one yourself. The actions are:
+{actions}
+Finish[answer]: ends with the final answer, as short as possible"""
+FORMAT = "Write one line such as Action: {example}[input], or Action: Finish[answer]."
+_MARK = r"(?:Thought|Action|Observation)[ \t]*\d*[ \t]*:"
+_ACTION = re.compile(rf"(?:^|\n)[ \t]*Action[ \t]*\d*[ \t]*:(.*?)(?=\n[ \t]*{_MARK}|\Z)", re.DOTALL)
+_CALLED = re.compile(r"\s*`*([A-Za-z_][\w.-]*)[ \t]*\[(.*)\][`.\s]*", re.DOTALL)
+_FINAL = re.compile(r"(?:^|\n)[ \t]*(?:Final )?Answer[ \t]*:[ \t]*(.+)", re.IGNORECASE)
+_MARKS = re.compile(rf"^([ \t]*)({_MARK})", re.MULTILINE)
+
+
+class ReactDialect(TextDialect):
+    """Actions in text as calls."""
+
+    name = "react"
+    stop: tuple[str, ...] = ("\nObservation:",)
+    within = (" ", "\n")
+    apart = ("Observation: ", "")
+    opening = "Thought:"
+
+    def __init__(self, voice: Voice, tools: Sequence[ToolSpec]) -> None:
+        self._schemas = Schemas(tools)
+        actions = "\n".join(f"{self._usage(tool)}: {voice.plain.disarm(tool.description)}" for tool in tools)
+        super().__init__(voice, INSTRUCTIONS.format(actions=actions))
+        self._example = tools[0].name
+
+    def _usage(self, tool: ToolSpec) -> str:
+        sole = self._schemas.sole_text(tool.name)
+        return f"{tool.name}[{sole}]" if sole else f"{tool.name}[JSON object of {json.dumps(dict(tool.parameters))}]"
+
+    def result(self, text: str, *, finish: Finish = Finish.CALL, call: Call | None = None) -> np.ndarray:
+        """An observation, and the beginning of the next thought."""
+        ids = super().result(text, finish=finish, call=call)
+        return ids if finish is Finish.STOP else self._opened(ids)
+
+    def parse(self, tokens: Sequence[int], finish: Finish) -> ParseResult:
+        """The first action of the segment is its call; where there is none, the policy is told how to write one."""
+        text = self.decode(tokens)
+        said = self.said(text)
+        if finish is Finish.CALL and not said.rstrip().endswith("Observation:"):
+            return ParseResult(goes_on=True)
+        answer = self.answer(text)
+        if answer is not None or finish not in (Finish.CALL, Finish.STOP):
+            return ParseResult(answer=answer)
+        read = self._call(said)
+        if isinstance(read, Call):
+            several = len(_ACTION.findall(said)) > 1
+            return ParseResult(call=read, code=ParseCode.SEVERAL_CALLS if several else None)
+        return ParseResult(code=read.code, detail=read.detail, meant=True)
+
+    def _call(self, said: str) -> Call | Fault:
+        action = _ACTION.search(said)
+        called = _CALLED.fullmatch(action[1]) if action else None
+        if called is None:
+            return Fault(ParseCode.INVALID_JSON, FORMAT.format(example=self._example))
+        return self._fitted(called[1], called[2].strip())
+
+    def _fitted(self, name: str, text: str) -> Call | Fault:
+        tool = self._schemas.resolve(name)
+        sole = self._schemas.sole_text(tool) if tool else None
+        if sole is not None:
+            inner = unfenced(text)
+            return self._schemas.fit(name, {sole: text if inner is None else inner})
+        try:
+            value, _ = load(text) if tool else ({}, None)
+        except UnreadableError as error:
+            return Fault(ParseCode.INVALID_JSON, f"The arguments are no valid JSON: {error}.")
+        if not isinstance(value, dict):
+            return Fault(ParseCode.INVALID_ARGS, "The arguments of this action are one JSON object.")
+        return self._schemas.fit(name, value)
+
+    def answer(self, policy_text: str) -> str | None:
+        r"""What the first action finishes with; without any action, an `Answer:` line or the last `\boxed{}`."""
+        said = self.said(policy_text)
+        action = _ACTION.search(said)
+        if action is None:
+            final = _FINAL.findall(said)
+            return final[-1].strip() if final else last_boxed(said)
+        called = _CALLED.fullmatch(action[1])
+        return called[2].strip() if called and called[1].lower() == "finish" else None
+
+    def defused(self, text: str) -> str:
+        """An observation that reads like the next step would be taken for one."""
+        return _MARKS.sub(r"\1- \2", text)
+
+
+class React:
+    """Thought, action, observation."""
+
+    name = "react"
+    about = "thoughts, actions and observations in plain text (ReAct)"
+
+    def fit(self, agent: Agent) -> Agent:
+        """The same model and all its tools, in the text format."""
+        if not agent.toolbox.tools:
+            raise ConfigError("the agent 'react' needs tools; configure [[tools]], or take the agent \"direct\"")
+        dialect = ReactDialect(voice_of(agent.dialect, self.name), agent.toolbox.tools)
+        return replace(agent, dialect=dialect)
+
+    async def solve(self, task: Task, agent: Agent, settings: RolloutSettings, seed_parts: SeedParts) -> Solved:
+        """See Method."""
+        return Solved(await rolled(task, agent, settings, seed_parts))
