@@ -144,7 +144,7 @@ async def test_an_answer_that_dictates_the_verdict_has_none_of_it():
         (Reply(body=b"not json"), "no JSON"),
         (Reply(body={"choices": []}), "no message"),
         (Reply(body=["choices"]), "no message"),
-        (Reply(404, {"error": {"message": "no such model"}}), "reward.judge.model"),
+        (Reply(404, {"error": {"message": "no such model"}}), "judge.model"),
     ],
 )
 async def test_an_outage_is_no_verdict(reply, reason):
@@ -160,7 +160,7 @@ async def test_nobody_listens():
     with JudgeServer(lambda prompt: YES) as server:
         pass
     judge = metric(server)
-    with pytest.raises(EngineError, match=r"reward\.judge\.base_url"):
+    with pytest.raises(EngineError, match=r"judge\.base_url"):
         await judge.check()
     verdict = await one(judge, "Countess Ada")
     assert (verdict.score, judge.counts["outages"]) == (None, 1)
@@ -170,7 +170,7 @@ async def test_a_server_that_hangs():
     with JudgeServer(lambda prompt: Reply(body=said(YES), delay=0.5)) as server:
         verdict = await one(metric(server, timeout=0.1), "Countess Ada")
     assert verdict.score is None
-    assert "reward.judge.timeout" in verdict.reason
+    assert "judge.timeout" in verdict.reason
 
 
 async def test_retry_after_is_obeyed():

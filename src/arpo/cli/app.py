@@ -23,6 +23,7 @@ from arpo.cli.doctor import doctor
 from arpo.cli.evaluate import evaluate
 from arpo.cli.export import export
 from arpo.cli.index import app as index_app
+from arpo.cli.judge import app as judge_app
 from arpo.cli.rollout import rollout
 from arpo.cli.serve_search import serve_search
 from arpo.cli.serve_tools import serve_tools
@@ -52,6 +53,7 @@ app.command(data_app)
 app.command(study_app)
 app.command(tools_app)
 app.command(index_app)
+app.command(judge_app)
 app.command(serve_search)
 app.command(serve_tools)
 app.command(config_app)

@@ -41,8 +41,9 @@ def build(name: str, judge: JudgeSettings | None = None) -> Metric:
         return RuleMetric(cast(Mode, name))
     if judge is None:
         raise ConfigError(
-            f"the metric {name!r} needs a judge: set base_url and model of a chat server (table [reward.judge]; "
-            f"`arpo eval --judge-url URL --judge-model NAME`), or choose a rule ({', '.join(RULES)})"
+            f"the metric {name!r} needs a judge: set base_url and model of a chat server (table [reward.judge] or "
+            f"[evaluation.judge]; `arpo eval --judge-url URL --judge-model NAME`), or choose a rule "
+            f"({', '.join(RULES)})"
         )
     from arpo.reward.judge.metric import JudgeMetric
     from arpo.reward.judge.registry import protocol

@@ -42,7 +42,7 @@ class Client:
             retries=settings.retries,
             breaker=settings.breaker,
             clock=clock,
-            table="reward.judge",
+            table="judge",
             model_key="model",
         )
 
