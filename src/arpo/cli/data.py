@@ -1,6 +1,7 @@
 """`arpo data`: check data before a run learns from them, write a repaired copy, convert between formats."""
 
 import json as codec
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -126,4 +127,23 @@ def fix(
         print(f"every change: {beside(out, 'log')}")
     if fixed.rejected:
         print(f"{fixed.rejected:,} rows set aside: {beside(out, 'rejected')}")
+    return 0
+
+
+@app.command
+def convert(
+    source: Annotated[str, Parameter(name="IN", help="Tasks or demonstrations, from wherever they are read.")],
+    out: Annotated[Path, Parameter(help="The file to write: .parquet for verl, .jsonl or .json otherwise.")],
+    *,
+    to: Annotated[str, Parameter(help="Tasks: verl, jsonl. Demonstrations: sharegpt, alpaca, openai.")],
+    overwrite: Annotated[bool, Parameter(negative="", help="Replace OUT.")] = False,
+) -> int:
+    """Write tasks or demonstrations in another format. What the format cannot hold is counted and said."""
+    from arpo.data.convert import convert
+
+    count, losses = convert(source, out, to, overwrite=overwrite)
+    print(f"{out}: {count:,} rows as {to}")
+    for what, rows in losses.most_common():
+        if rows:
+            print(f"  lost in {rows:,} rows: {what}", file=sys.stderr)
     return 0

@@ -48,10 +48,10 @@ def overlaps(entries: Sequence[Entry], others: Iterable[Entry], name: str, *, fo
     for other in others:
         places.setdefault(other.normal, other)
     for entry in entries:
-        if (other := places.get(entry.normal)) is not None:
+        if (match := places.get(entry.normal)) is not None:
             kind = "test_overlap" if forbidden else "overlap"
-            dress = "" if other.exact == entry.exact else ", in other dress"
-            yield Finding(kind, entry.number, f"row {other.number} there{dress}: {entry.text}", against=name)
+            dress = "" if match.exact == entry.exact else ", in other dress"
+            yield Finding(kind, entry.number, f"row {match.number} there{dress}: {entry.text}", against=name)
 
 
 def _of(entry: Entry) -> str:

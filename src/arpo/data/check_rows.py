@@ -5,7 +5,8 @@ rows (duplicates, overlaps) or a comparison of answers is in `check_overlap` and
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -22,10 +23,8 @@ from arpo.data.escapes import broken, excerpt, stray
 from arpo.data.findings import Finding
 from arpo.data.normal import normal_question
 from arpo.data.rows import Row
-from arpo.reward.answers import score_answer
+from arpo.reward.hybrid import rule
 from arpo.task import AnswerKind, Message
-
-_PLACES = {"system": "system message", "user": "question", "assistant": "question"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +87,21 @@ def _said(error: UnusableError, columns: Mapping[str, Any]) -> str:
 def prompt_findings(number: int, messages: tuple[Message, ...]) -> Iterator[Finding]:
     """What is wrong with the texts of a prompt."""
     for message in messages:
-        place = _PLACES[message.role]
-        yield from text_findings(number, message.content, place)
-        yield from _box_findings(number, message.content, place)
+        if message.role == "system":
+            yield from (replace(finding, row=number) for finding in _system_findings(message.content))
+        else:
+            yield from _message_findings(number, message.content, "question")
+
+
+@lru_cache(64)
+def _system_findings(text: str) -> tuple[Finding, ...]:
+    """All rows of a file share a few system messages, the longest texts of all."""
+    return tuple(_message_findings(0, text, "system message"))
+
+
+def _message_findings(number: int, text: str, place: str) -> Iterator[Finding]:
+    yield from text_findings(number, text, place)
+    yield from _box_findings(number, text, place)
 
 
 def text_findings(number: int, text: str, place: str) -> Iterator[Finding]:
@@ -120,12 +131,15 @@ def _answer_findings(number: int, answer: str) -> Iterator[Finding]:
 
 
 def _leaks(number: int, messages: tuple[Message, ...], answers: tuple[str, ...], kind: AnswerKind) -> Iterator[Finding]:
-    """A filled box in the question that is right."""
+    """A filled box in the question that is right, by rules alone."""
     for message in messages:
         for box in boxes(message.content) if message.role == "user" and "box" in message.content else ():
-            filled = box.content is not None and bool(box.content.strip())
-            if filled and any(score_answer(box.content, answer, kind=kind) == 1 for answer in answers):
+            if any(_says(box.content, answer, kind) for answer in answers):
                 yield Finding("leaked_answer", number, excerpt(message.content, box.start), "question")
+
+
+def _says(content: str | None, answer: str, kind: AnswerKind) -> bool:
+    return bool(content and content.strip()) and rule(content or "", answer, kind).score == 1
 
 
 def _entry(row: Row, messages: tuple[Message, ...], answers: tuple[str, ...], kind: AnswerKind) -> Entry:
