@@ -1,11 +1,16 @@
 """`arpo train`: reinforcement learning with the resolved configuration."""
 
+import json as codec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from arpo.cli.options import Configs, Options, resolve
+from arpo.errors import ArpoError
+
+if TYPE_CHECKING:
+    from arpo.config.load import Resolved
 
 
 def train(
@@ -14,14 +19,35 @@ def train(
     resume: Annotated[bool, Parameter(negative="", help="Go on with the run of this name.")] = False,
     overwrite: Annotated[bool, Parameter(negative="", help="Replace the run of this name.")] = False,
     quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], negative="", help="Warnings and errors only.")] = False,
+    dry_run: Annotated[
+        bool, Parameter(negative="", help="Check everything but the weights, tell what a run would take, and end.")
+    ] = False,
+    json: Annotated[bool, Parameter(negative="", help="With --dry-run: what was found as JSON.")] = False,
 ) -> int:
     """Train a policy; results go to the run folder run.out/run.name.
 
-    Ctrl-C once finishes the step and saves, twice stops at once.
+    Ctrl-C once finishes the step and saves, twice stops at once. With --dry-run the exit code is 2 where training would
+    refuse something, 1 where not everything could be checked from here, else 0.
     """
     flags = [f"run.{flag}=true" for flag, given in (("resume", resume), ("overwrite", overwrite)) if given]
     resolved = resolve(config, options or Options(), *flags)
+    if dry_run:
+        return _dry_run(resolved, json)
+    if json:
+        raise ArpoError("--json goes with --dry-run; the figures of a run are in its metrics.jsonl")
+    return _train(resolved, quiet)
 
+
+def _dry_run(resolved: "Resolved", json: bool) -> int:
+    from arpo.config.dry_run import examine
+    from arpo.config.dry_run_text import lines
+
+    found = examine(resolved)
+    print(codec.dumps(found.to_dict(), indent=2) if json else "\n".join(lines(found)))
+    return found.exit_code
+
+
+def _train(resolved: "Resolved", quiet: bool) -> int:
     from arpo.config.tool_list import facts
     from arpo.config.wire import build_plan, build_setup
     from arpo.train.loop import train as run

@@ -35,6 +35,27 @@ def load_policy(name_or_path: str | Path, *, dtype: str = "float32", device: str
     return model.to(target).eval(), tokenizer
 
 
+def load_skeleton(name_or_path: str | Path, *, dtype: str = "float32") -> Any:
+    """The module of that policy without its weights, on torch's meta device: every layer and shape, no memory.
+
+    Names and errors as for `load_policy`; of an adapter folder its base.
+    """
+    name, number = str(name_or_path), pick_dtype(dtype)
+    with _quiet():
+        config = _read_config(name)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, dtype=number).eval()
+
+
+def _read_config(name: str) -> Any:
+    if name == "smollm2":
+        return smollm2.load_config(smollm2.find())
+    if _needs_weights(name):
+        return _read_config(lora.base_of(Path(name).expanduser()))
+    source, options = _locate(name)
+    return _load(AutoConfig, source, options)
+
+
 def load_tokenizer(name_or_path: str | Path) -> tuple[Any, int]:
     """The tokenizer of that policy and how many tokens its distribution has, without its weights where they can wait.
 

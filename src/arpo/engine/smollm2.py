@@ -83,6 +83,12 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
     return _tokenizer(_read_header(path)[0])
 
 
+def load_config(path: Path) -> LlamaConfig:
+    """The configuration alone."""
+    fields, tensors = _read_header(path)
+    return _config(fields, tied=all(tensor.name != "output.weight" for tensor in tensors))
+
+
 def _again() -> str:
     return f"install it again: {_INSTALL} --force-reinstall"
 

@@ -130,8 +130,24 @@ class RunFolder:
         self.close()
 
 
+def check_folder(path: Path, config: Mapping[str, Any], *, resume: bool = False, overwrite: bool = False) -> None:
+    """Raise the ConfigError that `RunFolder.open` would for what stands there now, and touch nothing."""
+    if not path.exists() or not any(path.iterdir() if path.is_dir() else [path]):
+        return
+    _refuse(path, resume=resume, overwrite=overwrite)
+    if resume and (path / "config.toml").exists():
+        _same_config(path / "config.toml", without_none(config))
+
+
 def _claim(path: Path, *, resume: bool, overwrite: bool) -> None:
     """Decide what happens to a folder that is already there."""
+    _refuse(path, resume=resume, overwrite=overwrite)
+    if overwrite:
+        with contextlib.closing(_locked(path)):
+            shutil.rmtree(path)
+
+
+def _refuse(path: Path, *, resume: bool, overwrite: bool) -> None:
     if resume:
         return
     if not overwrite:
@@ -141,8 +157,6 @@ def _claim(path: Path, *, resume: bool, overwrite: bool) -> None:
         )
     if not path.is_dir() or not any((path / name).exists() for name in (*_OURS, "summary.json")):
         raise ConfigError(f"{path} exists and is not a run folder of arpo's; --overwrite will not delete it")
-    with contextlib.closing(_locked(path)):
-        shutil.rmtree(path)
 
 
 def _locked(path: Path) -> TextIO:
