@@ -42,8 +42,8 @@ def opened(path: Path, sampling: Mapping[str, Any], *, overwrite: bool = False) 
 
 def _enter(path: Path, sampling: Mapping[str, Any]) -> int:
     file = path / RUN
-    begun = _read(file) if file.exists() else {"sampling": sampling, "attempts": []}
-    was = begun["sampling"]
+    begun: dict[str, Any] = _read(file) if file.exists() else {"sampling": sampling, "attempts": []}
+    was: dict[str, Any] = begun["sampling"]
     changed = [name for name in {**was, **sampling} if was.get(name) != sampling.get(name)]
     if changed:
         lines = "\n".join(f"  {name}: was {was.get(name)!r}, is {sampling.get(name)!r}" for name in changed)

@@ -110,6 +110,8 @@ def samples_of(
         reading = read(solved.tree, leaf, dialect)
         segments = [solved.tree.segments[node] for node in solved.tree.ancestry(leaf)]
         first = number == 0
+        sampled, read_tokens, results = _tokens(segments)
+        ran, free, failed = _calls(segments, solved.aside_tools if first else {})
         rows.append(
             Sample(
                 task=task.id,
@@ -120,13 +122,17 @@ def samples_of(
                 lost=reading is None,
                 faults=len(reading.faults) if reading else 0,
                 finish=str(segments[-1].finish),
+                sampled=sampled,
+                read=read_tokens,
+                results=results,
+                ran=ran,
+                free=free,
+                failed=failed,
                 aside_tokens=solved.aside_tokens if first else 0,
                 aside_calls=solved.aside_calls if first else 0,
                 seconds=seconds if first else 0.0,
                 attempt=attempt,
                 at=at,
-                **_tokens(segments),
-                **_calls(segments, solved.aside_tools if first else {}),
             )
         )
     return rows
@@ -156,25 +162,23 @@ def scored_tree(tree: RolloutTree, rows: Sequence[Sample], metric: str) -> Rollo
     return tree.with_outcomes([row.outcome(metric) for row in rows])
 
 
-def _tokens(segments: Sequence[Segment]) -> dict[str, int]:
+def _tokens(segments: Sequence[Segment]) -> tuple[int, int, int]:
     """Tokens sampled, read, returned. A policy segment after another one goes on with the same request."""
-    counts = {"sampled": 0, "read": 0, "results": 0}
-    before, asked = 0, False
+    sampled = sum(len(segment) for segment in segments if segment.is_policy)
+    results = sum(len(segment) for segment in segments if segment.source is Source.TOOL)
+    read_tokens, before, asked = 0, 0, False
     for segment in segments:
-        if segment.is_policy:
-            counts["sampled"] += len(segment)
-            counts["read"] += 0 if asked else before
-        elif segment.source is Source.TOOL:
-            counts["results"] += len(segment)
+        read_tokens += before if segment.is_policy and not asked else 0
         before, asked = before + len(segment), segment.is_policy
-    return counts
+    return sampled, read_tokens, results
 
 
-def _calls(segments: Sequence[Segment], aside: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    counts: dict[str, Counter[str]] = {"ran": Counter(aside), "free": Counter(), "failed": Counter()}
+def _calls(segments: Sequence[Segment], aside: Mapping[str, int]) -> tuple[dict[str, int], ...]:
+    """Calls by tool: that ran, that were answered without running, that ended in an error."""
+    ran, free, failed = Counter(aside), Counter[str](), Counter[str]()
     for event in (segment.event for segment in segments if segment.event is not None):
         if event.executed:
-            counts["free" if event.cached or event.shared else "ran"][event.name] += 1
+            (free if event.cached or event.shared else ran)[event.name] += 1
         if event.status != "ok":
-            counts["failed"][event.name] += 1
-    return {name: dict(counted) for name, counted in counts.items()}
+            failed[event.name] += 1
+    return dict(ran), dict(free), dict(failed)
