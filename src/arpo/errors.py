@@ -43,6 +43,12 @@ class EngineDownError(EngineError):
     """The engine is gone or refuses everybody (no connection, wrong key, dead process); the rollout stops."""
 
 
+class VerifierError(ArpoError):
+    """Answers cannot be compared: the processes that compare formulas do not start, or fail at anything."""
+
+    exit_code = 5
+
+
 class StorageError(ArpoError):
     """The disk refused a write; what was saved before is intact."""
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-AnswerKind = Literal["auto", "text", "number", "exact", "math", "choice"]
+AnswerKind = Literal["auto", "text", "number", "exact", "math", "choice", "date"]
 
 
 @dataclass(frozen=True, slots=True)

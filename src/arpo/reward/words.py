@@ -16,6 +16,8 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _CLOSED = frozenset({"yes", "no", "noanswer"})
 _CJK = "\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 """Characters of scripts that put no blanks between words: Han, kana; and Hangul syllables."""
+_IN_NUMBER = re.compile(r"(?<![^\s(\"'])[+-](?=[$€£¥]?\.?\d)|(?<=\d)[./:](?=\d)|(?<![^\s$€£¥+-])\.(?=\d)")
+_KEPT = {ord("-"): "−", ord("+"): "", ord("."): "·", ord("/"): "÷", ord(":"): "∶"}
 _UNIT = re.compile(f"[{_CJK}]|[^\\s{_CJK}]+")
 
 
@@ -41,6 +43,16 @@ def f1_cjk(prediction: str, gold: str) -> float:
     Punctuation of every script goes, not only ASCII's.
     """
     return _f1(_folded(prediction), _folded(gold), _UNIT.findall)
+
+
+def f1_numbers(prediction: str, gold: str) -> float:
+    """`f1` for words among which there are numbers: signs, decimal points, fraction bars and colons in them count."""
+    return _f1(normalise(_kept(prediction)), normalise(_kept(gold)), str.split)
+
+
+def _kept(text: str) -> str:
+    """Signs in numbers as characters that no normal form deletes."""
+    return _IN_NUMBER.sub(lambda match: match[0].translate(_KEPT), text)
 
 
 def _folded(text: str) -> str:
