@@ -100,3 +100,10 @@ def test_what_stands_behind_the_tools_is_kept_with_every_attempt(tmp_path: Path)
     RunFolder.open(tmp_path / "run", CONFIG, resume=True, tools={"python": {"backend": "landlock"}}).close()
     attempts = json.loads((tmp_path / "run" / "run.json").read_text())["attempts"]
     assert [attempt["tools"]["python"]["backend"] for attempt in attempts] == ["namespace", "landlock"]
+
+
+def test_who_compares_answers_is_kept_with_every_attempt(tmp_path: Path) -> None:
+    RunFolder.open(tmp_path / "run", CONFIG, reward={"metric": "judge", "prompt_hash": "0123"}).close()
+    RunFolder.open(tmp_path / "run", CONFIG, resume=True).close()
+    attempts = json.loads((tmp_path / "run" / "run.json").read_text())["attempts"]
+    assert [attempt["reward"] for attempt in attempts] == [{"metric": "judge", "prompt_hash": "0123"}, {}]

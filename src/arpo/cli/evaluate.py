@@ -127,6 +127,7 @@ def _held_out(resolved: "Resolved", out: Path | None, json: bool, quiet: bool) -
 
         async def run() -> "EvalResult":
             async with policy:
+                await policy.scorer.check()
                 return await measure_policy(
                     resolved.config, policy, tasks, lambda done, _: progress.update(bar, completed=done)
                 )
@@ -151,7 +152,7 @@ def _published(resolved: "Resolved", sets: Sets, out: Path | None, json: bool, q
     names = [name.strip() for name in (sets.benchmark or "all").split(",") if name.strip()]
     limit = SMOKE_QUESTIONS if sets.smoke and sets.limit is None else sets.limit
     request = Request(names, sets.files, sets.ids, limit, sets.smoke, sets.against)
-    chosen = choose(settings.evaluation, request)
+    chosen = choose(settings, request)
     folder = out or Path(settings.run.out, "eval", f"{settings.evaluation.agent}-{Path(settings.model.path).name}")
     policy = build_policy(settings, tasks=[task for one in chosen for task in one.tasks])
     with _progress(quiet) as progress:

@@ -64,6 +64,7 @@ def _train(resolved: "Resolved", quiet: bool) -> int:
             resume=settings.resume,
             overwrite=settings.overwrite,
             tools={tool.name: facts(tool) for tool in setup.agent.toolbox.tools},
+            reward=setup.scorer.card(),
         ) as folder:
             result = run(setup, build_plan(resolved.config), folder, reporter)
         reporter.say(f"after step {result.position.step}: {path}")

@@ -23,7 +23,7 @@ from arpo.evaluate.run import OnProgress, evaluate, sampled
 from arpo.evaluate.settings import HELD_OUT
 from arpo.learn.update import Learner
 from arpo.protocol.base import Dialect
-from arpo.reward.scorer import Scorer
+from arpo.reward.scorer import Scorer, deciders
 from arpo.rollout.agent import Agent
 from arpo.seeds import derive
 from arpo.task import Task
@@ -68,6 +68,7 @@ def build_policy(config: Config, tasks: Sequence[Task] = (), *, trains: bool = F
     from arpo.protocol.registry import build as build_dialect
 
     no_progress_bars()
+    decided = deciders(config.reward)
     toolbox = build_toolbox(config)
     refuse_unbacked_prompts(tasks, toolbox.names)
     model, tokenizer, vocab_size = _weights(config, trains)
@@ -76,7 +77,7 @@ def build_policy(config: Config, tasks: Sequence[Task] = (), *, trains: bool = F
     engine = build_engine(config.engine, config.model, tokenizer, model, vocab_size=vocab_size)
     _lend_policy(toolbox, engine, tokenizer, config.model.path)
     agent = Agent(engine, dialect, toolbox, vocab_size)
-    return Policy(model, tokenizer, agent, Scorer(config.reward, dialect))
+    return Policy(model, tokenizer, agent, Scorer(config.reward, dialect, decided))
 
 
 def _lend_policy(toolbox: ToolBox, engine: Any, tokenizer: Any, name: str) -> None:

@@ -8,6 +8,7 @@ import asyncio
 from typing import Any
 
 from arpo.protocol.base import Dialect
+from arpo.reward import mathematics
 from arpo.reward.compose import Reading, read, weigh
 from arpo.reward.custom import CustomReward
 from arpo.reward.metrics import build
@@ -16,11 +17,13 @@ from arpo.reward.verdict import Metric
 from arpo.task import Task
 from arpo.tree import Outcome, RolloutTree
 
+Deciders = tuple[Metric | None, CustomReward | None]
 
-def deciders(settings: RewardSettings) -> tuple[Metric | None, CustomReward | None]:
+
+def deciders(settings: RewardSettings) -> Deciders:
     """What the settings name: who compares answers, and the custom reward. Nothing is asked yet.
 
-    Raises ConfigError for what cannot be imported, read or used, so it may be called early just for that.
+    Raises ConfigError for what cannot be imported, read or used, so it is worth calling before a model is loaded.
     """
     metric = None if settings.accuracy == "none" else build(settings.accuracy, settings.judge)
     return metric, None if settings.custom is None else CustomReward(settings.custom, settings.custom_weight)
@@ -29,10 +32,14 @@ def deciders(settings: RewardSettings) -> tuple[Metric | None, CustomReward | No
 class Scorer:
     """Scores trees under one configuration. One per run, closed at its end."""
 
-    def __init__(self, settings: RewardSettings, dialect: Dialect) -> None:
-        """Raises ConfigError for a judge or a custom reward that cannot be used."""
+    def __init__(self, settings: RewardSettings, dialect: Dialect, by: Deciders | None = None) -> None:
+        """`by`: the settings' `deciders`, if they are there already; they are closed with the scorer.
+
+        Raises ConfigError for a judge or a custom reward that cannot be used.
+        """
         self.settings, self.dialect = settings, dialect
-        self._metric, self._custom = deciders(settings)
+        self._metric, self._custom = by or deciders(settings)
+        self._counted = mathematics.counters()
 
     async def __aenter__(self) -> "Scorer":
         return self
@@ -81,8 +88,17 @@ class Scorer:
         return metric | ({} if self._custom is None else {"custom": self._custom.path})
 
     def drain(self) -> dict[str, float]:
-        """Counters since the last call, as metrics `reward/...`; they start again from 0."""
-        return {} if self._metric is None else dict(self._metric.drain())
+        """Counters since the last call, as metrics `reward/...`; they start again from 0.
+
+        `verify_...`: formulas compared in worker processes, by this process as a whole.
+        """
+        counted, now = self._counted, mathematics.counters()
+        self._counted = now
+        names = {"calls": "calls", "timeouts": "timeout", "crashes": "crash", "memory": "memory"}
+        verified = {
+            f"reward/verify_{name}": float(getattr(now, key) - getattr(counted, key)) for key, name in names.items()
+        }
+        return verified | ({} if self._metric is None else dict(self._metric.drain()))
 
     async def close(self) -> None:
         """Release connections and files."""

@@ -119,6 +119,7 @@ class _Loop:
 
     async def run_and_close(self, stop: StopRequest) -> TrainResult:
         async with self.setup.agent, self.setup.scorer:
+            await self.setup.scorer.check()
             return await self.run(stop)
 
     async def run(self, stop: StopRequest) -> TrainResult:

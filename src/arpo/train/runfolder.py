@@ -50,10 +50,12 @@ class RunFolder:
         resume: bool = False,
         overwrite: bool = False,
         tools: Mapping[str, Mapping[str, Any]] | None = None,
+        reward: Mapping[str, Any] | None = None,
     ) -> "RunFolder":
         """Create, resume or replace the folder at `path`.
 
-        `tools`: what stands behind each tool now (sandbox, versions, hashes); kept in run.json with this attempt.
+        `tools`: what stands behind each tool now (sandbox, versions, hashes), `reward`: who compares answers (judge,
+        hash of its prompt); both kept in run.json with this attempt.
 
         Raises ConfigError if it exists and neither `resume` nor `overwrite` is set, if another process is using it, or
         if it was started with another configuration.
@@ -65,7 +67,7 @@ class RunFolder:
         with storage(path):
             path.mkdir(parents=True, exist_ok=True)
             folder = cls(path, _locked(path))
-            folder._describe(config, tools or {})
+            folder._describe(config, {"tools": dict(tools or {}), "reward": dict(reward or {})})
             folder.rollouts.mkdir(exist_ok=True)
         return folder
 
@@ -101,7 +103,7 @@ class RunFolder:
                 if int(file.stem.removeprefix("step_")) > step:
                     file.unlink()
 
-    def _describe(self, config: Mapping[str, Any], tools: Mapping[str, Mapping[str, Any]]) -> None:
+    def _describe(self, config: Mapping[str, Any], used: Mapping[str, Any]) -> None:
         """Write config.toml and run.json, or check them against a run that is continued."""
         config_file, run_file = self.path / "config.toml", self.path / "run.json"
         plain = without_none(config)
@@ -110,7 +112,7 @@ class RunFolder:
         write_atomic(config_file, tomli_w.dumps(plain))
         earlier = json.loads(run_file.read_text()) if run_file.exists() else {"attempts": []}
         started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        attempt = {"started": started, "pid": os.getpid(), "argv": sys.argv, "tools": dict(tools)}
+        attempt = {"started": started, "pid": os.getpid(), "argv": sys.argv, **used}
         facts = {
             "packages": _versions(),
             "git": _revision(),
