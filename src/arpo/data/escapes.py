@@ -29,7 +29,7 @@ def _pattern(sign: str, names: str) -> str:
     rests = sorted((name[1:] for name in names.split() if name not in _WORDS.get(sign, ())), key=len, reverse=True)
     plain = rf"(?:{'|'.join(rests)})(?![a-zA-Z])"
     followed = "|".join(name[1:] for name in _WORDS.get(sign, ()))
-    return f"{sign}(?={plain}|(?:{followed})\\s*[{{(\\[\\\\|.])" if followed else f"{sign}(?={plain})"
+    return f"{sign}(?={plain}|(?:{followed})\\s*[{{(\\[\\\\])" if followed else f"{sign}(?={plain})"
 
 
 _BROKEN = re.compile("|".join(_pattern(sign, names) for sign, (_, names) in _COMMANDS.items()))

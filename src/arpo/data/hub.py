@@ -98,8 +98,8 @@ def _remedy(named: Named, error: Exception) -> str:
         return ""
     return (
         ". If this machine has no network: on one that has, `hf download --repo-type dataset "
-        f"{named.path} --local-dir FOLDER`, copy FOLDER here and name it instead of hf:{named.path}; if the data set "
-        "is private or gated, log in with `hf auth login`"
+        f"{named.path} --local-dir FOLDER`, copy FOLDER here and name the files of one split in it, such as "
+        "'FOLDER/main/train-*.parquet'; if the data set is private or gated, log in with `hf auth login`"
     )
 
 
