@@ -3,16 +3,17 @@
 import pytest
 from judge_server import JudgeServer, Reply
 from pydantic import ValidationError
-from reward_trees import Characters, call, chain
+from reward_trees import Characters, call, chain, policy, segment
 
 from arpo.errors import ConfigError, EngineError
 from arpo.reward import mathematics
 from arpo.reward.compose import score
 from arpo.reward.custom import RewardError
+from arpo.reward.paper import paper_reward
 from arpo.reward.scorer import Scorer
 from arpo.reward.settings import RewardSettings
 from arpo.task import ask
-from arpo.tree import Finish
+from arpo.tree import Finish, RolloutTree, Source
 
 TASK = ask("How many?", "42", kind="number")
 YES, NO = '{"reason": "", "verdict": "correct"}', '{"reason": "", "verdict": "incorrect"}'
@@ -113,11 +114,57 @@ async def test_formulas_are_counted():
     assert mathematics.counters().calls >= 2
 
 
+THOUGHT, RESULT = "<think>hm</think>", "<result>something</result>"
+ANSWER = "<answer>\\boxed{Barack Obama, the president}</answer>"
+
+
+@pytest.mark.parametrize(
+    ("texts", "reward"),
+    [
+        ([f"{THOUGHT}{ANSWER}"], 0.8),
+        ([f"{THOUGHT}<search>q</search>", RESULT, ANSWER], 0.8),
+        ([f"{THOUGHT}<search>q</search>", RESULT, "<python>1</python>", RESULT, ANSWER], 0.9),
+        ([f"{THOUGHT}<search>q</search>", f"{RESULT}</python>", ANSWER], 0.9),
+        ([f"<think>hm{ANSWER}"], -1.0),
+        ([f"{THOUGHT}<search>q</search>", "cut off", ANSWER], -1.0),
+        ([f"{THOUGHT}Barack Obama"], -1.0),
+        ([f"{THOUGHT}<answer>\\boxed{{nobody}}</answer>"], 0.0),
+    ],
+)
+async def test_the_official_composition_reads_the_whole_text(texts, reward):
+    segments = [segment("Q <think>", Source.PROMPT, -1)]
+    for place, text in enumerate(texts):
+        tool = place % 2 == 1
+        segments.append(segment(text, Source.TOOL, place, event=call("search")) if tool else policy(text, place))
+    tree = RolloutTree("t", tuple(segments), (len(texts),))
+    task = ask("Who?", "Joe Biden", "Barack Obama")
+    rewards = RewardSettings(composition="official", accuracy="paper", tool_cost=0.0)
+    (outcome,), _ = await scored(rewards, tree, task=task)
+    published = paper_reward("".join(texts), task.answers)
+    assert outcome.reward == published.score == pytest.approx(reward)
+    assert outcome.reward == sum(outcome.parts.values())
+    assert (outcome.parts["accuracy"], outcome.parts["format"]) == (published.f1, min(reward, 0.0))
+
+
+async def test_settings_of_the_checker_reach_it():
+    default = mathematics.MathematicsSettings()
+    try:
+        async with Scorer(RewardSettings(mathematics={"max_chars": 5}), Characters()) as scorer:
+            tree = chain("\\boxed{x + y + z + 1}")
+            (outcome,) = await scorer.outcomes(tree, ask("?", "1 + x + y + z", kind="math"))
+        assert outcome.reward == 0.0
+    finally:
+        mathematics.configure(default)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"accuracy": "hle"}, r"\[reward\.judge\]"),
         ({"accuracy": "none"}, "custom"),
+        ({"composition": "official"}, 'accuracy = "paper"'),
+        ({"composition": "official", "accuracy": "paper", "format_penalty": -0.5}, "format_penalty"),
+        ({"mathematics": {"seconds": 0}}, "seconds"),
         ({"custom": "rewards.py"}, "module:function"),
         ({"custom": "rewards:"}, "module:function"),
         ({"judge": {"base_url": "http://h/v1"}}, "model"),

@@ -79,10 +79,11 @@ def weigh(reading: Reading, accuracy: float, settings: RewardSettings) -> Outcom
 
 
 def _by_rule(reading: Reading | None, task: Task, settings: RewardSettings) -> Outcome:
-    if settings.accuracy not in get_args(Mode) or settings.custom is not None:
+    plain = settings.composition == "hierarchical" and settings.custom is None
+    if settings.accuracy not in get_args(Mode) or not plain:
         raise ConfigError(
-            f'reward.accuracy = "{settings.accuracy}", reward.custom = {settings.custom!r}: not by rule alone; score '
-            "with an arpo.reward.scorer.Scorer"
+            f'reward.accuracy = "{settings.accuracy}", reward.composition = "{settings.composition}", reward.custom = '
+            f"{settings.custom!r}: more than comparisons by rule; score with an arpo.reward.scorer.Scorer"
         )
     if reading is None:
         return Outcome(None)

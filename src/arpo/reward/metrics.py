@@ -57,12 +57,14 @@ class RuleMetric:
     def __init__(self, mode: Mode) -> None:
         self.mode: Mode = mode
         self.name: str = mode
+        self._failed = 0
 
     async def __call__(self, task: Task, answer: str | None) -> Verdict:
         """See Metric."""
         try:
             return Verdict(await asyncio.to_thread(best_score, answer, task.answers, mode=self.mode, kind=task.kind))
         except ArpoError as error:  # the checker broke, which says nothing about the answer
+            self._failed += 1
             return Verdict(None, reason=str(error))
 
     async def check(self) -> None:
@@ -73,8 +75,9 @@ class RuleMetric:
         return {"metric": self.name, "by": "rule"}
 
     def drain(self) -> dict[str, float]:
-        """Nothing of its own."""
-        return {}
+        """See Metric: `reward/verify_failed`, answers that could not be compared because the checker broke."""
+        failed, self._failed = self._failed, 0
+        return {"reward/verify_failed": float(failed)}
 
     async def close(self) -> None:
         """Nothing to release: what checks mathematics is shared by the process."""

@@ -12,6 +12,7 @@ from arpo.reward import mathematics
 from arpo.reward.compose import Reading, read, weigh
 from arpo.reward.custom import CustomReward
 from arpo.reward.metrics import build
+from arpo.reward.official import response, weigh_official
 from arpo.reward.settings import RewardSettings
 from arpo.reward.verdict import Metric
 from arpo.task import Task
@@ -39,6 +40,7 @@ class Scorer:
         """
         self.settings, self.dialect = settings, dialect
         self._metric, self._custom = by or deciders(settings)
+        mathematics.configure(settings.mathematics)
         self._counted = mathematics.counters()
 
     async def __aenter__(self) -> "Scorer":
@@ -60,21 +62,26 @@ class Scorer:
 
         Raises RewardError if a custom reward fails.
         """
-        readings = [read(tree, leaf, self.dialect) for leaf in tree.leaves]
-        return tuple(await asyncio.gather(*(self._outcome(reading, task) for reading in readings)))
+        return tuple(await asyncio.gather(*(self._outcome(tree, leaf, task) for leaf in tree.leaves)))
 
     async def scored(self, tree: RolloutTree, task: Task) -> RolloutTree:
         """The tree with its outcomes."""
         return tree.with_outcomes(await self.outcomes(tree, task))
 
-    async def _outcome(self, reading: Reading | None, task: Task) -> Outcome:
+    async def _outcome(self, tree: RolloutTree, leaf: int, task: Task) -> Outcome:
+        reading = read(tree, leaf, self.dialect)
         if reading is None:
             return Outcome(None)
+        outcome = await self._weighed(reading, tree, leaf, task)
+        if outcome.reward is None or self._custom is None:
+            return outcome
+        return await self._custom.added(outcome, reading, task)
+
+    async def _weighed(self, reading: Reading, tree: RolloutTree, leaf: int, task: Task) -> Outcome:
+        if self.settings.composition == "official":
+            return weigh_official(response(tree, leaf, self.dialect), reading, task, self.settings)
         accuracy = await self._accuracy(reading, task)
-        if accuracy is None:
-            return Outcome(None, reading.answer)
-        outcome = weigh(reading, accuracy, self.settings)
-        return outcome if self._custom is None else await self._custom.added(outcome, reading, task)
+        return Outcome(None, reading.answer) if accuracy is None else weigh(reading, accuracy, self.settings)
 
     async def _accuracy(self, reading: Reading, task: Task) -> float | None:
         """0 for a malformed trajectory, which is never judged; None if nobody could say."""

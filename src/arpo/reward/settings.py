@@ -6,6 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from arpo.reward.answers import Mode
 from arpo.reward.judge.settings import JudgeSettings
+from arpo.reward.mathematics import MathematicsSettings
 from arpo.settings import Frozen
 
 Accuracy = Literal[Mode, "judge", "judge_paper", "hle", "simpleqa", "xbench", "none"]
@@ -37,9 +38,11 @@ class OverlongSettings(Frozen):
 class RewardSettings(Frozen):
     """Hierarchical reward: malformed `format_penalty`, wrong 0, right its accuracy plus bonuses.
 
+    `composition`: "hierarchical", or "official": accuracy, format and bonus as ARPO's public code has them, from the
+    whole text (`arpo.reward.paper`), for comparisons; it needs `accuracy = "paper"`.
     `accuracy`: how answers are compared. A mode of `score_answer`: "hybrid" asks the task for the kind of its answer
     (and, where that says "auto", the gold answer). Or a judge: "judge" or a protocol's name, with the table `judge`.
-    Or "none": not at all, where a custom reward does it.
+    Or "none": not at all, where a custom reward does it. `mathematics`: how formulas are compared.
     `custom`: "module:function", a reward of your own (`arpo.reward.custom`); what it returns is added, times
     `custom_weight`.
     `multi_tool_bonus`: for a right answer on whose way all of `multi_tools` were executed. `tool_cost`: per executed
@@ -47,7 +50,9 @@ class RewardSettings(Frozen):
     `overlong`: a price on length, likewise; None: none.
     """
 
+    composition: Literal["hierarchical", "official"] = "hierarchical"
     accuracy: Accuracy = "hybrid"
+    mathematics: MathematicsSettings = MathematicsSettings()
     judge: JudgeSettings | None = None
     custom: str | None = None
     custom_weight: float = Field(default=1.0, allow_inf_nan=False)
@@ -79,4 +84,17 @@ class RewardSettings(Frozen):
                 'accuracy = "none" leaves nothing that tells a right answer from a wrong one; set custom to a reward '
                 'of your own ("module:function"), or accuracy to a mode'
             )
+        return self
+
+    @model_validator(mode="after")
+    def _official_is_as_published(self) -> "RewardSettings":
+        if self.composition == "hierarchical":
+            return self
+        if self.accuracy != "paper":
+            raise ValueError(
+                f'composition = "official" compares as published: set accuracy = "paper", not {self.accuracy}'
+            )
+        for name in ("multi_tool_bonus", "multi_tools", "format_penalty"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f'composition = "official" has its own {name}; leave it out')
         return self
