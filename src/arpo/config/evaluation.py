@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from arpo.config.load import Resolved, flat
-from arpo.config.question_sets import Chosen, Request
+from arpo.config.question_sets import Chosen, Request, judge_of
 from arpo.config.schema import Config
 from arpo.config.wire import Policy
 from arpo.data.benchmarks.subset import edition
@@ -24,8 +24,9 @@ from arpo.evaluate.ledger import Ledger
 from arpo.evaluate.results import Results, SetResult
 from arpo.evaluate.run import sampled
 from arpo.evaluate.samples import Sample
-from arpo.evaluate.settings import PUBLISHED, EvaluationSettings
+from arpo.evaluate.settings import PUBLISHED
 from arpo.reward.answers import Mode, score_answer
+from arpo.reward.judge.settings import JudgeSettings
 from arpo.reward.metrics import RULES, build
 from arpo.reward.verdict import Metric
 from arpo.task import AnswerKind
@@ -68,7 +69,7 @@ async def measure(
     agent = method.fit(policy.agent)
     rollout = sampled(config.rollout, settings.samples, *settings.sampling(PUBLISHED))
     async with AsyncExitStack() as stack:
-        metrics = await _built(chosen, settings, stack)
+        metrics = await _built(chosen, judge_of(config), stack)
         attempt = stack.enter_context(opened(out, _sampling(resolved), overwrite=overwrite))
         runner = Runner(method, agent, rollout, settings.seed, attempt)
         sets = [await _measure_set(one, runner, metrics, config, request, out, on_progress) for one in chosen]
@@ -83,11 +84,11 @@ async def measure(
     return results
 
 
-async def _built(chosen: Sequence[Chosen], settings: EvaluationSettings, stack: AsyncExitStack) -> dict[str, Metric]:
+async def _built(chosen: Sequence[Chosen], judge: JudgeSettings | None, stack: AsyncExitStack) -> dict[str, Metric]:
     """Every metric once, asked whether it can be had, closed with the stack."""
     metrics: dict[str, Metric] = {}
     for name in dict.fromkeys(name for one in chosen for name in one.metrics):
-        metrics[name] = build(name, settings.judge)
+        metrics[name] = build(name, judge)
         stack.push_async_callback(metrics[name].close)
         await metrics[name].check()
     return metrics

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from arpo.config.schema import Config
 from arpo.data.benchmarks import files, registry
 from arpo.data.benchmarks.base import Benchmark
 from arpo.errors import ConfigError
-from arpo.evaluate.settings import EvaluationSettings
+from arpo.reward.judge.settings import JudgeSettings
 from arpo.reward.metrics import needs_judge
 from arpo.task import Task
 
@@ -51,7 +52,12 @@ class Chosen:
     notes: tuple[str, ...] = ()
 
 
-def choose(settings: EvaluationSettings, request: Request) -> list[Chosen]:
+def judge_of(config: Config) -> JudgeSettings | None:
+    """Who judges: the evaluation's own judge, else that of the reward."""
+    return config.evaluation.judge or config.reward.judge
+
+
+def choose(config: Config, request: Request) -> list[Chosen]:
     """The sets with their tasks and metrics, in the registry's order. Raises ConfigError, DataError."""
     if request.smoke and request.files is None:
         raise ConfigError("--smoke reads local files: name their folder with --files")
@@ -63,7 +69,7 @@ def choose(settings: EvaluationSettings, request: Request) -> list[Chosen]:
     sets = _sets(request, found)
     if request.ids is not None and len(sets) > 1:
         raise ConfigError(f"--ids names a subset of one set, not of {len(sets)}; give one --benchmark")
-    how = [_smoke_metrics(one, settings) if request.smoke else _metrics(one, settings) for one in sets]
+    how = [_how(one, config, request.smoke) for one in sets]
     return [Chosen(one, _tasks(one, request, found), *measured) for one, measured in zip(sets, how, strict=True)]
 
 
@@ -91,30 +97,37 @@ _How = tuple[tuple[str, ...], str, tuple[str, ...]]
 """Metrics, what the first stands for, notes."""
 
 
-def _smoke_metrics(benchmark: Benchmark, settings: EvaluationSettings) -> _How:
+def _how(benchmark: Benchmark, config: Config, smoke: bool) -> _How:
+    named = config.evaluation.metrics
+    if smoke:
+        return _smoke_metrics(benchmark, named)
+    return _metrics(benchmark, named, judge_of(config) is not None)
+
+
+def _smoke_metrics(benchmark: Benchmark, named: Sequence[str]) -> _How:
     """Rules alone, the set's own rule first where the headline would be a judge."""
-    wanted = settings.metrics or benchmark.metrics
+    wanted = tuple(named or benchmark.metrics)
     rules = [name for name in wanted if not needs_judge(name)]
     if wanted[0] in rules:
         return tuple(rules), "", ()
-    first = rules[:1] if settings.metrics and rules else [benchmark.rule]
+    first = rules[:1] if named and rules else [benchmark.rule]
     note = f"measured by the rule {first[0]} in place of the judge {wanted[0]}, as --smoke asks for"
     return tuple(dict.fromkeys([*first, *rules])), wanted[0], (note,)
 
 
-def _metrics(benchmark: Benchmark, settings: EvaluationSettings) -> _How:
+def _metrics(benchmark: Benchmark, named: Sequence[str], has_judge: bool) -> _How:
     """The metrics that are named, or the set's own. Raises ConfigError for a judge that is missing.
 
-    Of the judges that a set is known to be measured by only the first is asked, unless the settings name more: each
-    costs a request per answer.
+    Of the judges that a set is known to be measured by only the first is asked, unless more are named: each costs a
+    request per answer.
     """
-    wanted = settings.metrics or benchmark.metrics
+    wanted = tuple(named or benchmark.metrics)
     judged = [name for name in wanted if needs_judge(name)]
-    if not judged or (settings.metrics and settings.judge is not None):
+    if not judged or (named and has_judge):
         return wanted, "", ()
-    if settings.judge is not None:
+    if has_judge:
         return tuple(name for name in wanted if name not in judged[1:]), "", ()
-    if wanted[0] in judged or settings.metrics:
+    if named or wanted[0] in judged:
         raise ConfigError(
             f"{benchmark.name} is measured by {judged[0]!r}, which needs a judge: give --judge-url URL and "
             f"--judge-model NAME (table [evaluation.judge]), or a rule in its place: --metric {benchmark.rule}"

@@ -16,6 +16,7 @@ from arpo.evaluate.estimates import Same, best_of, majority
 from arpo.evaluate.result import Accuracy, accuracy
 from arpo.evaluate.samples import Sample
 from arpo.evaluate.settings import PriceSettings
+from arpo.reward.judge.figures import calibration_error, simpleqa_figures
 
 Questions = Sequence[Sequence[Sample]]
 """The samples of every question."""
@@ -65,6 +66,7 @@ class SetFigures:
     `metrics`: mean of n by metric, the headline first; the rest is of the headline: `passes` by k, `vote`, `families`.
     `lost`, `unjudged`: trajectories without a verdict, and why. `unanswered`, `malformed`, `cut`: shares of the
     trajectories that gave no final answer, broke the format, ran out of tokens. `calls`: that ran, per trajectory.
+    `grades`: a judge's words, counted; `further`: figures that belong to a protocol.
     """
 
     questions: int
@@ -80,6 +82,7 @@ class SetFigures:
     cut: float
     calls: float
     grades: Mapping[str, Mapping[str, int]]
+    further: Mapping[str, float]
     cost: Cost
 
     @property
@@ -102,6 +105,7 @@ class SetFigures:
             "malformed": self.malformed,
             "cut_off": self.cut,
             "calls_per_trajectory": self.calls,
+            "further": dict(self.further),
             "grades": {name: dict(counts) for name, counts in self.grades.items()},
             "cost": self.cost.to_dict(),
         }
@@ -138,6 +142,7 @@ def figures(
         cut=sum(row.finish == "length" for row in rows) / total,
         calls=sum(sum(row.ran.values()) for row in rows) / total,
         grades={name: dict(found) for name in metrics if (found := _grades(rows, name))},
+        further=_further(rows, metrics),
         cost=cost(rows, prices),
     )
 
@@ -230,6 +235,19 @@ def _families(questions: Questions, metric: str, seed: int) -> dict[str, Accurac
 def _grades(rows: Sequence[Sample], metric: str) -> Counter[str]:
     """A judge's own words, counted."""
     return Counter(verdict.grade for row in rows if (verdict := row.verdicts[metric]).grade)
+
+
+def _further(rows: Sequence[Sample], metrics: Sequence[str]) -> dict[str, float]:
+    """Calibration where confidences were stated, SimpleQA's own figures where its protocol judged."""
+    found: dict[str, float] = {}
+    for name in metrics:
+        verdicts = [row.verdicts[name] for row in rows]
+        stated = any(verdict.confidence is not None for verdict in verdicts)
+        if stated and (error := calibration_error(verdicts)) is not None:
+            found["calibration_error"] = error
+        if name == "simpleqa" and (figure := simpleqa_figures(verdicts)) is not None:
+            found |= {"simpleqa_f_score": figure.f_score, "correct_given_attempted": figure.correct_given_attempted}
+    return found
 
 
 def _plain(found: Accuracy | None) -> dict[str, Any] | None:

@@ -124,7 +124,8 @@ class Results:
         return (one.name, str(found.questions), one.label, *score, *passes, *vote, others, missing)
 
     def _said(self) -> str:
-        return "\n".join(f"- {one.name}: {note}." for one in self.sets for note in one.notes)
+        further = [f"- {one.name}: {_listed(one.figures.further)}." for one in self.sets if one.figures.further]
+        return "\n".join([*further, *(f"- {one.name}: {note}." for one in self.sets for note in one.notes)])
 
     def _types(self) -> list[tuple[str, ...]]:
         return [
@@ -178,6 +179,10 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
+
+
+def _listed(found: Mapping[str, float]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in found.items())
 
 
 def _value(found: Accuracy | None) -> str:

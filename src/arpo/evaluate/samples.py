@@ -15,12 +15,14 @@ from typing import Any
 from arpo.evaluate.agents.base import Solved
 from arpo.protocol.base import Dialect
 from arpo.reward.compose import read
+from arpo.reward.judge.quoting import stated_confidence
 from arpo.reward.verdict import Metric, Verdict
 from arpo.task import Task
 from arpo.tree import Outcome, RolloutTree, Segment, Source
 
 _CIRCUMSTANCES = ("base_url", "cache", "structured")
 """Of a metric's card: where it is asked and what is kept, which change no verdict."""
+_ASK_CONFIDENCE = ("hle",)
 LOST = Verdict(None, reason="lost to the infrastructure")
 
 
@@ -29,12 +31,12 @@ class Sample:
     """One trajectory. Rows of a question differ in `number`, from 0.
 
     `task`, `key`: id and fingerprint of the question; `family`: its row of the per-type table. `answer`: the final one,
-    or None. `lost`: the infrastructure broke it, so that it has no verdict. `faults`: what is malformed in it.
-    `finish`: how it ended. `sampled`, `read`, `results`: tokens that the model sampled, was given (each time that it
-    was asked to go on), and that tools returned. `ran`, `free`, `failed`: calls by tool that ran, that a cache or an
-    equal call answered, and that ended in an error. `aside_tokens`, `aside_calls`, `seconds` and the calls that no
-    trajectory shows are those of the whole question and stand on its first row. `attempt`, `at`: which start of the
-    command, and seconds since then.
+    or None; `confidence`: in percent, if the policy stated one beside it. `lost`: the infrastructure broke it, so that
+    it has no verdict. `faults`: what is malformed in it. `finish`: how it ended. `sampled`, `read`, `results`: tokens
+    that the model sampled, was given (each time that it was asked to go on), and that tools returned. `ran`, `free`,
+    `failed`: calls by tool that ran, that a cache or an equal call answered, and that ended in an error.
+    `aside_tokens`, `aside_calls`, `seconds` and the calls that no trajectory shows are those of the whole question and
+    stand on its first row. `attempt`, `at`: which start of the command, and seconds since then.
     """
 
     task: str
@@ -56,6 +58,7 @@ class Sample:
     seconds: float = 0.0
     attempt: int = 0
     at: float = 0.0
+    confidence: float | None = None
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     """By metric."""
     cards: Mapping[str, str] = field(default_factory=dict)
@@ -119,6 +122,7 @@ def samples_of(
                 family=task.provenance.get("family", "all"),
                 number=number,
                 answer=reading.answer if reading else None,
+                confidence=stated_confidence(reading.texts[-1]) if reading and reading.texts else None,
                 lost=reading is None,
                 faults=len(reading.faults) if reading else 0,
                 finish=str(segments[-1].finish),
@@ -146,9 +150,16 @@ async def judged(task: Task, rows: Sequence[Sample], metrics: Sequence[Metric]) 
 async def _judged(task: Task, row: Sample, metrics: Sequence[Metric]) -> Sample:
     verdicts, cards = dict(row.verdicts), dict(row.cards)
     for metric in metrics:
-        verdicts[metric.name] = LOST if row.lost else await metric(task, row.answer)
+        verdicts[metric.name] = LOST if row.lost else await metric(task, _said(row, metric))
         cards[metric.name] = card_of(metric)
     return replace(row, verdicts=verdicts, cards=cards)
+
+
+def _said(row: Sample, metric: Metric) -> str | None:
+    """What a metric is given: the final answer, with the confidence in it where the protocol asks for that."""
+    if row.answer is None or row.confidence is None or metric.name not in _ASK_CONFIDENCE:
+        return row.answer
+    return f"Answer: {row.answer}\nConfidence: {row.confidence:g}%"
 
 
 def card_of(metric: Metric) -> str:
