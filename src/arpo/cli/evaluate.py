@@ -170,7 +170,11 @@ def _published(resolved: "Resolved", sets: Sets, out: Path | None, json: bool, q
                     on_progress=lambda name, done, _: progress.update(bars[name], completed=done),
                 )
 
-        results = asyncio.run(run())
+        try:
+            results = asyncio.run(run())
+        except KeyboardInterrupt:
+            print(f"arpo: stopped; what is in {folder} is whole, and the same command goes on", file=sys.stderr)
+            return 130
     if json:
         print(codec.dumps(results.to_dict(), indent=2, ensure_ascii=False))
     else:

@@ -1,6 +1,7 @@
 """From a configuration and question sets to results: who answers, who judges, what is kept and told."""
 
 import asyncio
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -180,13 +181,13 @@ def _sampling(resolved: Resolved) -> dict[str, Any]:
 def _about(config: Config, tools: Sequence[str]) -> dict[str, str]:
     settings, rollout = config.evaluation, config.rollout
     temperature, top_p = settings.sampling(PUBLISHED)
-    engine = getattr(config.engine, "base_url", "")
+    server = [str(getattr(config.engine, name, None) or "") for name in ("base_url", "served_model")]
     return {
-        "command": " ".join(["arpo", *sys.argv[1:]]),
+        "command": shlex.join(["arpo", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
         "model": config.model.path,
         "agent": settings.agent,
-        "engine": f"{config.engine.type} {engine}".strip(),
+        "engine": " ".join([config.engine.type, *server]).strip(),
         "dialect": config.protocol.type,
         "tools": ", ".join(tools) or "none",
         "sampling": (

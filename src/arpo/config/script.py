@@ -177,7 +177,7 @@ KEYS: Mapping[str, str | Handler] = {
     f"{_ROLLOUT}.dtype": "model.dtype",
     f"{_ROLLOUT}.val_kwargs.temperature": "evaluation.temperature",
     f"{_ROLLOUT}.val_kwargs.top_p": "evaluation.top_p",
-    f"{_ROLLOUT}.val_kwargs.n": _implied(1, "evaluation samples each task once"),
+    f"{_ROLLOUT}.val_kwargs.n": "evaluation.samples",
     f"{_TOOLS}.call_limit": "rollout.max_calls",
     "actor_rollout_ref.model.path": "model.path",
     "actor_rollout_ref.model.enable_gradient_checkpointing": "optim.gradient_checkpointing",
