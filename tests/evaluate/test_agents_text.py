@@ -60,6 +60,13 @@ def test_a_model_without_a_chat_template_is_refused_by_name(name, monkeypatch):
         build(name).fit(agent)
 
 
+def test_the_pocket_policy_knows_no_conversations(monkeypatch):
+    agent = made(turns(), search())
+    monkeypatch.setattr(agent.dialect, "style", "compact")
+    with pytest.raises(ConfigError, match="this model knows no conversations; use an instruction-tuned model, or the"):
+        build("direct").fit(agent)
+
+
 def test_thoughts_are_cut_whoever_opened_them():
     assert without_thoughts("a<think>b</think>c") == "ac"
     assert without_thoughts("b</think>c") == "c"

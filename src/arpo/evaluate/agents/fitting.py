@@ -3,6 +3,8 @@
 A tool's name is the user's to choose, so a tool is known by its usual name or by the one text that it takes.
 """
 
+from collections.abc import Sequence
+
 from arpo.errors import ConfigError
 from arpo.protocol.arguments import Schemas
 from arpo.tools.base import Tool
@@ -15,12 +17,17 @@ Wanted = tuple[str, str, str]
 """Usual name, name of its one text parameter, what a configuration writes."""
 
 
-def find(toolbox: ToolBox, wanted: Wanted) -> Tool | None:
+def choose(tools: Sequence[Tool], wanted: Wanted) -> Tool | None:
     """The tool of that name, else the first one that takes that text; None if there is none."""
     name, parameter, _ = wanted
-    takes = [tool for tool in toolbox.tools if text_parameter(tool) == parameter]
-    named = [tool for tool in toolbox.tools if tool.name == name and text_parameter(tool) is not None]
+    takes = [tool for tool in tools if text_parameter(tool) == parameter]
+    named = [tool for tool in tools if tool.name == name and text_parameter(tool) is not None]
     return next(iter([*named, *takes]), None)
+
+
+def find(toolbox: ToolBox, wanted: Wanted) -> Tool | None:
+    """The same among the tools of a box."""
+    return choose(toolbox.tools, wanted)
 
 
 def need(toolbox: ToolBox, wanted: Wanted, agent: str) -> Tool:

@@ -6,9 +6,10 @@
     Thought: That is it.
     Action: Finish[330 m]
 
-The format and its loop are those of Yao et al. 2022 (arXiv 2210.03629), asked for by instruction where the paper shows
-examples. The model is stopped where it would write an observation itself; every turn of the policy begins with our
-`Thought:`, as in the paper's code. A tool that takes more than one text gets a JSON object between the brackets.
+The format and its loop are those of Yao et al. 2022 (arXiv 2210.03629), asked for by instruction and one example where
+the paper shows several. The model is stopped where it would write an observation itself; every turn of the policy
+begins with our `Thought:`, as in the paper's code. A tool that takes more than one text gets a JSON object between the
+brackets.
 """
 
 import json
@@ -20,26 +21,42 @@ import numpy as np
 
 from arpo.errors import ConfigError
 from arpo.evaluate.agents.base import SeedParts, Solved, rolled
+from arpo.evaluate.agents.fitting import PYTHON, SEARCH, choose
 from arpo.evaluate.agents.text import TextDialect
 from arpo.evaluate.agents.voice import Voice, voice_of
 from arpo.protocol.arguments import Fault, Schemas
-from arpo.protocol.base import Call, ParseCode, ParseResult, ToolSpec
+from arpo.protocol.base import Call, ParseCode, ParseResult
 from arpo.protocol.boxed import last_boxed
 from arpo.protocol.tolerant import UnreadableError, load, unfenced
 from arpo.rollout.agent import Agent
 from arpo.rollout.settings import RolloutSettings
 from arpo.task import Task
+from arpo.tools.base import Tool
 from arpo.tree import Finish
 
-INSTRUCTIONS = """Answer the user's question in steps. A step looks like this:
-Thought: what you know so far and what to find out next
-Action: one of the actions below
-Observation: what the action gave
-
-You write thoughts and actions, one action at a time, and stop; the observation is then given to you, so never write \
-one yourself. The actions are:
+INSTRUCTIONS = """Answer the user's question in turns of Thought, Action and Observation. A thought says what you know \
+and what to find out next. An action is one of these:
 {actions}
-Finish[answer]: ends with the final answer, as short as possible"""
+Finish[answer]: ends with the final answer, as short as possible
+
+Write one thought and one action, then stop: the observation, which is what the action gave, is given to you; never \
+write one yourself. An example:
+{example}"""
+EXAMPLES = {
+    SEARCH: """Question: When was the old bridge opened?
+Thought: I have to find the year in which the old bridge was opened.
+Action: {tool}[opening year of the old bridge]
+Observation: The old bridge was opened to traffic in 1932.
+Thought: It was opened in 1932, which is what was asked.
+Action: Finish[1932]""",
+    PYTHON: """Question: What is 17 times 23?
+Thought: I have to multiply 17 by 23.
+Action: {tool}[print(17 * 23)]
+Observation: 391
+Thought: The product is 391, which is what was asked.
+Action: Finish[391]""",
+}
+"""A worked example for whoever has such a tool; the first one that fits is shown."""
 FORMAT = "Write one line such as Action: {example}[input], or Action: Finish[answer]."
 _MARK = r"(?:Thought|Action|Observation)[ \t]*\d*[ \t]*:"
 _ACTION = re.compile(rf"(?:^|\n)[ \t]*Action[ \t]*\d*[ \t]*:(.*?)(?=\n[ \t]*{_MARK}|\Z)", re.DOTALL)
@@ -57,15 +74,22 @@ class ReactDialect(TextDialect):
     apart = ("Observation: ", "")
     opening = "Thought:"
 
-    def __init__(self, voice: Voice, tools: Sequence[ToolSpec]) -> None:
+    def __init__(self, voice: Voice, tools: Sequence[Tool]) -> None:
         self._schemas = Schemas(tools)
         actions = "\n".join(f"{self._usage(tool)}: {voice.plain.disarm(tool.description)}" for tool in tools)
-        super().__init__(voice, INSTRUCTIONS.format(actions=actions))
-        self._example = tools[0].name
+        super().__init__(voice, INSTRUCTIONS.format(actions=actions, example=self._example(tools)))
+        self._first = tools[0].name
 
-    def _usage(self, tool: ToolSpec) -> str:
+    def _usage(self, tool: Tool) -> str:
         sole = self._schemas.sole_text(tool.name)
         return f"{tool.name}[{sole}]" if sole else f"{tool.name}[JSON object of {json.dumps(dict(tool.parameters))}]"
+
+    def _example(self, tools: Sequence[Tool]) -> str:
+        for wanted, example in EXAMPLES.items():
+            tool = choose(tools, wanted)
+            if tool is not None:
+                return example.format(tool=tool.name)
+        return f"Thought: I try the first action.\nAction: {self._usage(tools[0])}"
 
     def result(self, text: str, *, finish: Finish = Finish.CALL, call: Call | None = None) -> np.ndarray:
         """An observation, and the beginning of the next thought."""
@@ -91,7 +115,7 @@ class ReactDialect(TextDialect):
         action = _ACTION.search(said)
         called = _CALLED.fullmatch(action[1]) if action else None
         if called is None:
-            return Fault(ParseCode.INVALID_JSON, FORMAT.format(example=self._example))
+            return Fault(ParseCode.INVALID_JSON, FORMAT.format(example=self._first))
         return self._fitted(called[1], called[2].strip())
 
     def _fitted(self, name: str, text: str) -> Call | Fault:

@@ -31,12 +31,17 @@ from arpo.task import Task
 from arpo.tree import Finish
 
 INSTRUCTIONS = f"""Solve the user's problem step by step, by reasoning and by running Python programs. Whenever \
-something is better computed than reasoned, write a complete program that prints what you want to know:
+something is better computed than reasoned, write a complete program that prints what you want to know. It is run at \
+once, and what it prints follows in a block that begins with ```output; never write such a block yourself. Then go on \
+reasoning, with further programs if you need them. {BOXED}. An example:
+The product of 17 and 23 is
 ```python
 print(17 * 23)
 ```
-It is run at once, and what it prints follows in a block that begins with ```output; never write such a block \
-yourself. Then go on reasoning, with further programs if you need them. {BOXED}"""
+```output
+391
+```
+so the answer is \\boxed{{391}}."""
 _FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[ \t]*$", re.MULTILINE)
 _PYTHON = ("python", "py", "python3")
 

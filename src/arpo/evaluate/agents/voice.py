@@ -74,10 +74,12 @@ def voice_of(dialect: Dialect, agent: str, options: dict[str, Any] | None = None
     `agent`: the method that asks, for the error. Raises ConfigError if the model has no chat template.
     """
     tokenizer = getattr(dialect, "tokenizer", None)
-    if tokenizer is None or not tokenizer.chat_template:
+    compact = getattr(dialect, "style", "") == "compact"
+    if tokenizer is None or compact or not tokenizer.chat_template:
+        why = "this model knows no conversations" if compact else "this model has none"
         raise ConfigError(
-            f"the agent {agent!r} prompts the model through its chat template, and this model has none; use an "
-            'instruction-tuned model, or the agent "policy"'
+            f"the agent {agent!r} prompts the model through its chat template, and {why}; use an instruction-tuned "
+            'model, or the agent "policy"'
         )
     settings = getattr(dialect, "settings", None)
     own: dict[str, Any] = settings.template if settings is not None else {}
