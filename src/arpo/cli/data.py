@@ -145,5 +145,5 @@ def convert(
     print(f"{out}: {count:,} rows as {to}")
     for what, rows in losses.most_common():
         if rows:
-            print(f"  lost in {rows:,} rows: {what}", file=sys.stderr)
+            print(f"  lost in {rows:,} row{'' if rows == 1 else 's'}: {what}", file=sys.stderr)
     return 0
