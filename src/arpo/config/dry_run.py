@@ -168,7 +168,8 @@ class _Look:
 def _on_a_hub(name: str) -> bool:
     from arpo.engine.models import PACKAGED
 
-    return name not in (*PACKAGED, "smollm2") and name.count("/") == 1 and not Path(name).expanduser().exists()
+    is_path = name.startswith((".", "~", "/")) or name.count("/") > 1 or Path(name).exists()
+    return not is_path and name not in (*PACKAGED, "smollm2")
 
 
 def _remark(config: Config, found: DryRun) -> None:
