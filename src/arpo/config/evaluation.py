@@ -23,7 +23,7 @@ from arpo.evaluate.figures import figures
 from arpo.evaluate.folder import opened
 from arpo.evaluate.ledger import Ledger
 from arpo.evaluate.results import Results, SetResult
-from arpo.evaluate.run import sampled
+from arpo.evaluate.run import all_of, sampled
 from arpo.evaluate.samples import Sample
 from arpo.evaluate.settings import PUBLISHED
 from arpo.reward.answers import Mode, score_answer
@@ -73,7 +73,7 @@ async def measure(
         metrics = await _built(chosen, judge_of(config), stack)
         attempt = stack.enter_context(opened(out, _sampling(resolved), overwrite=overwrite))
         runner = Runner(method, agent, rollout, settings.seed, attempt)
-        sets = [await _measure_set(one, runner, metrics, config, request, out, on_progress) for one in chosen]
+        sets = await all_of(_measure_set(one, runner, metrics, config, request, out, on_progress) for one in chosen)
         results = Results(
             about=_about(config, agent.toolbox.names),
             metrics={name: metric.card() for name, metric in metrics.items()},

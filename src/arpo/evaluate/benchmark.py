@@ -8,7 +8,8 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from arpo.evaluate.agents.base import Method, SeedParts, Solved
 from arpo.evaluate.ledger import Ledger
@@ -25,9 +26,11 @@ _AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Runner:
-    """How questions are answered and judged, for all sets of a command.
+    """How questions are answered, for all sets of a command. To be made in the event loop that uses it.
 
-    `agent`: as `method.fit` gave it. `metrics`: the headline first. `attempt`: how often the command has been started.
+    `agent`: as `method.fit` gave it. `attempt`: how often the command was started before. Sets may be measured side by
+    side: what they ask for at once is `rollout.concurrency` questions in all, those of the first set first, so that
+    nobody waits for a set's last trajectory.
     """
 
     method: Method
@@ -35,11 +38,18 @@ class Runner:
     rollout: RolloutSettings
     seed: int
     attempt: int
+    begin: float = field(default_factory=time.monotonic)
+
+    @cached_property
+    def _gate(self) -> asyncio.Semaphore:
+        return asyncio.Semaphore(self.rollout.concurrency)
 
     async def measure(
         self, tasks: Sequence[Task], metrics: Sequence[Metric], ledger: Ledger, on_progress: OnProgress | None = None
     ) -> list[list[Sample]]:
-        """The samples of every task, with a verdict of every metric; those that the ledger holds are taken from it."""
+        """The samples of every task, with a verdict of every metric (the headline first); those that the ledger holds
+        are taken from it.
+        """
         samples = self.rollout.total
         todo: list[Task] = []
         stale: list[tuple[Task, list[Sample]]] = []
@@ -63,16 +73,16 @@ class Runner:
     async def _answer(
         self, tasks: Sequence[Task], metrics: Sequence[Metric], ledger: Ledger, tell: Callable[[], None]
     ) -> None:
-        begin = time.monotonic()
-
         async def keep(place: int, solved: Solved, seconds: float) -> None:
-            task, at = tasks[place], time.monotonic() - begin
+            task, at = tasks[place], time.monotonic() - self.begin
             rows = samples_of(task, solved, self.agent.dialect, seconds=seconds, attempt=self.attempt, at=at)
             rows = await judged(task, rows, metrics)
             ledger.keep(rows, scored_tree(solved.tree, rows, metrics[0].name))
             tell()
 
-        await answer(tasks, self.method, self.agent, rollout=self.rollout, seeds=self._seeds, keep=keep)
+        await answer(
+            tasks, self.method, self.agent, rollout=self.rollout, seeds=self._seeds, keep=keep, gate=self._gate
+        )
 
     def _seeds(self, place: int, task: Task) -> SeedParts:
         """The task's id follows in the rollout; a place in the list would change with --limit."""

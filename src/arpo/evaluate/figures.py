@@ -194,11 +194,13 @@ def _money(
 
 
 def _seconds(rows: Sequence[Sample]) -> float:
-    """Time from the start of each attempt to the end of its last question, added up."""
-    last: dict[int, float] = {}
+    """Time from the start of the first question to the end of the last, of each attempt, added up."""
+    spans: dict[int, tuple[float, float]] = {}
     for row in rows:
-        last[row.attempt] = max(last.get(row.attempt, 0.0), row.at)
-    return sum(last.values())
+        if row.number == 0:
+            first, last = spans.get(row.attempt, (row.at, row.at))
+            spans[row.attempt] = (min(first, row.at - row.seconds), max(last, row.at))
+    return sum(last - first for first, last in spans.values())
 
 
 def _known(question: Sequence[Sample], metric: str) -> list[float]:

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from arpo.errors import ConfigError, DataError
 from arpo.evaluate.agents.base import Method, SeedParts, Solved
@@ -22,6 +22,7 @@ from arpo.rollout.settings import NoBranching, RolloutSettings
 from arpo.task import Task
 from arpo.tree import RolloutTree
 
+_Result = TypeVar("_Result")
 OnProgress = Callable[[int, int], None]
 """Called with (questions done, questions in all) after each question."""
 Keep = Callable[[int, Solved, float], Awaitable[None]]
@@ -52,12 +53,12 @@ async def answer(
     rollout: RolloutSettings,
     seeds: Callable[[int, Task], SeedParts],
     keep: Keep,
+    gate: asyncio.Semaphore,
 ) -> None:
-    """Let `method` answer every task, `rollout.concurrency` at once; `keep` gets each as it ends, outside the gate.
+    """Let `method` answer every task, as many at once as `gate` lets in; `keep` gets each as it ends, outside the gate.
 
     The first failure cancels the rest and is raised itself.
     """
-    gate = asyncio.Semaphore(rollout.concurrency)
 
     async def one(place: int, task: Task) -> None:
         async with gate:
@@ -69,14 +70,14 @@ async def answer(
     await all_of(one(place, task) for place, task in enumerate(tasks))
 
 
-async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all of it; the first failure cancels the rest and is raised itself."""
+async def all_of(work: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
+    """All results in order; the first failure cancels the rest and is raised itself."""
     try:
         async with asyncio.TaskGroup() as group:
-            for one in work:
-                group.create_task(one)
+            running = [group.create_task(one) for one in work]
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
+    return [task.result() for task in running]
 
 
 async def evaluate(
@@ -116,5 +117,6 @@ async def evaluate(
         rollout=rollout,
         seeds=lambda place, task: (seed, "evaluate", place),
         keep=keep,
+        gate=asyncio.Semaphore(rollout.concurrency),
     )
     return summarise(tasks, [trees[place] for place in range(len(tasks))], time.monotonic() - begin, seed)

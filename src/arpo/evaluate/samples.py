@@ -36,7 +36,7 @@ class Sample:
     that the model sampled, was given (each time that it was asked to go on), and that tools returned. `ran`, `free`,
     `failed`: calls by tool that ran, that a cache or an equal call answered, and that ended in an error.
     `aside_tokens`, `aside_calls`, `seconds` and the calls that no trajectory shows are those of the whole question and
-    stand on its first row. `attempt`, `at`: which start of the command, and seconds since then.
+    stand on its first row. `attempt`, `at`: which start of the command, and when the question ended, in seconds since.
     """
 
     task: str
