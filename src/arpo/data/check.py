@@ -10,14 +10,13 @@ overlap.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from pathlib import Path
 
 from arpo.data.check_answers import inconsistencies
 from arpo.data.check_cache import check_cache, is_cache
 from arpo.data.check_columns import Columns
 from arpo.data.check_conversations import examine_conversation
-from arpo.data.check_overlap import overlaps, repeats
+from arpo.data.check_overlap import Places, repeats
 from arpo.data.check_rows import Entry, examine
 from arpo.data.conversations import is_conversation
 from arpo.data.findings import FileReport, Finding
@@ -60,18 +59,18 @@ def check(
         near = sheet.report.form == "tasks"
         sheet.report.findings += [*sheet.columns.findings(), *repeats(sheet.entries, near=near)]
         sheet.report.findings += inconsistencies(sheet.entries)
-    for one, other in combinations(sheets, 2):
-        _compare(one, other)
-        _compare(other, one)
-    for sheet in sheets:
-        for other in others:
-            _compare(sheet, other, forbidden=True)
+    _compare(sheets, Places(_named(sheets)), "overlap")
+    _compare(sheets, Places(_named(others)), "test_overlap")
     return [sheet.report for sheet in sheets]
 
 
-def _compare(one: _Sheet, other: _Sheet, *, forbidden: bool = False) -> None:
-    name = other.report.file
-    one.report.findings += overlaps(one.entries, other.entries, name, forbidden=forbidden)
+def _named(sheets: Iterable[_Sheet]) -> Iterator[tuple[str, Sequence[Entry]]]:
+    return ((sheet.report.file, sheet.entries) for sheet in sheets)
+
+
+def _compare(sheets: Iterable[_Sheet], places: Places, kind: str) -> None:
+    for sheet in sheets:
+        sheet.report.findings += places.findings(sheet.report.file, sheet.entries, kind)
 
 
 def _sheets(source: Source, limit: PromptLimit | None) -> list[_Sheet]:

@@ -5,7 +5,7 @@ two gold answers is trained towards both; whether the answers differ is asked of
 `3+\\sqrt{2}` does not contradict `\\sqrt{2}+3`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from arpo.data.check_rows import Entry
 from arpo.data.findings import Finding
@@ -42,16 +42,22 @@ def contradict(one: Entry, other: Entry) -> bool:
     return not any(agree) and not any(best_score(answer, other.answers, kind=other.kind) == 1 for answer in one.answers)
 
 
-def overlaps(entries: Sequence[Entry], others: Iterable[Entry], name: str, *, forbidden: bool) -> Iterator[Finding]:
-    """The entries whose question is also in another file. `forbidden`: a file that must not be overlapped."""
-    places: dict[bytes, Entry] = {}
-    for other in others:
-        places.setdefault(other.normal, other)
-    for entry in entries:
-        if (match := places.get(entry.normal)) is not None:
-            kind = "test_overlap" if forbidden else "overlap"
-            dress = "" if match.exact == entry.exact else ", in other dress"
-            yield Finding(kind, entry.number, f"row {match.number} there{dress}: {entry.text}", against=name)
+class Places:
+    """Where questions stand, over any number of files; of each file the first row counts."""
+
+    def __init__(self, files: Iterable[tuple[str, Iterable[Entry]]]) -> None:
+        self._found: dict[bytes, dict[str, Entry]] = {}
+        for name, entries in files:
+            for entry in entries:
+                self._found.setdefault(entry.normal, {}).setdefault(name, entry)
+
+    def findings(self, file: str, entries: Iterable[Entry], kind: str) -> Iterator[Finding]:
+        """The entries of `file` whose question is in another file."""
+        for entry in entries:
+            for name, match in self._found.get(entry.normal, {}).items():
+                if name != file:
+                    dress = "" if match.exact == entry.exact else ", in other dress"
+                    yield Finding(kind, entry.number, f"row {match.number} there{dress}: {entry.text}", against=name)
 
 
 def _of(entry: Entry) -> str:

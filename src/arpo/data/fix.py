@@ -8,9 +8,10 @@ an error to `arpo data check` is repaired or set aside; warnings are left as the
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from arpo.data.check_answers import inconsistencies
 from arpo.data.check_cache import is_cache
@@ -20,7 +21,7 @@ from arpo.data.conversations import is_conversation
 from arpo.data.findings import KINDS, Finding
 from arpo.data.repairs import Change, repaired
 from arpo.data.rows import Row, files_of, row_by_line, scan_rows
-from arpo.data.sinks import dumped, refuse_existing, write_lines, write_list, write_parquet
+from arpo.data.sinks import dumped, refuse_existing, replacing, write_lines, write_list, write_parquet
 from arpo.errors import ConfigError
 
 _TOGETHER = 2000
@@ -70,11 +71,10 @@ def fix(
         return fix_cache(source, out)
     fixed = Fixed()
     unwanted = _Unwanted(without, drop_duplicates)
-    log, rejected = _Notes(beside(out, "log")), _Notes(beside(out, "rejected"))
-    cases = (_settled(case, unwanted, fixed, log, rejected) for case in _examined(source))
-    fixed.written = _write(source, out, (case for case in cases if not case.reasons))
-    log.write()
-    rejected.write()
+    with ExitStack() as stack:
+        log, rejected = (_Notes(beside(out, what), stack) for what in ("log", "rejected"))
+        cases = (_settled(case, unwanted, fixed, log, rejected) for case in _examined(source))
+        fixed.written = _write(source, out, (case for case in cases if not case.reasons))
     return fixed
 
 
@@ -168,17 +168,17 @@ def _entry(row: Row) -> Entry | None:
 
 
 class _Notes:
-    """Lines for a file that is written only if there are any; an old one goes."""
+    """Lines for a file that is there only if there are any; an old one goes."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.lines: list[str] = []
+    def __init__(self, path: Path, stack: ExitStack) -> None:
+        self._path, self._stack = path, stack
+        self._file: IO[bytes] | None = None
+        path.unlink(missing_ok=True)
 
-    def write(self) -> None:
-        if self.lines:
-            write_lines(self._path, self.lines)
-        else:
-            self._path.unlink(missing_ok=True)
+    def add(self, line: str) -> None:
+        if self._file is None:
+            self._file = self._stack.enter_context(replacing(self._path))
+        self._file.write(line.encode() + b"\n")
 
 
 def _settled(case: _Case, unwanted: _Unwanted, fixed: Fixed, log: _Notes, rejected: _Notes) -> _Case:
@@ -189,11 +189,12 @@ def _settled(case: _Case, unwanted: _Unwanted, fixed: Fixed, log: _Notes, reject
         fixed.rejected += 1
         fixed.reasons.update({kind for kind, _ in case.reasons})
         kept = {"raw": case.row.raw} if case.row.fault else {"columns": case.row.columns}
-        rejected.lines.append(dumped({"row": case.row.number, "reasons": [said for _, said in case.reasons]} | kept))
+        rejected.add(dumped({"row": case.row.number, "reasons": [said for _, said in case.reasons]} | kept))
         return case
     fixed.repaired += bool(case.changes)
     fixed.repairs.update({change.what for change in case.changes})
-    log.lines += [_logged(case.row.number, change) for change in case.changes]
+    for change in case.changes:
+        log.add(_logged(case.row.number, change))
     return case
 
 
