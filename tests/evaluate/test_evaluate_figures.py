@@ -81,26 +81,19 @@ def test_shares_of_what_went_wrong() -> None:
 
 
 def test_costs_are_added_up_and_priced() -> None:
+    calls = {"ran": {"search": 3, "python": 1}, "free": {"search": 1}}
+    verdicts = {"em": Verdict(1.0, by="judge"), "x": Verdict(0.0, by="cache")}
     rows = [
-        sample(
-            "a", 0, ran={"search": 3, "python": 1}, free={"search": 1}, aside_tokens=90, attempt=0, seconds=4.0, at=5.0
-        ),
-        sample("a", 1, ran={"search": 1}, failed={"python": 2}, attempt=0, at=5.0),
-        sample(
-            "b",
-            0,
-            verdicts={"em": Verdict(1.0, by="judge"), "x": Verdict(0.0, by="cache")},
-            attempt=1,
-            seconds=2.0,
-            at=2.5,
-        ),
+        sample("a", 0, aside_tokens=90, seconds=4.0, at=5.0, **calls),
+        sample("a", 1, ran={"search": 1}, failed={"python": 2}, at=5.0),
+        sample("b", 0, verdicts=verdicts, attempt=1, seconds=2.0, at=2.5),
     ]
     prices = PriceSettings(sampled_tokens=1e6, read_tokens=1e4, tools={"search": 0.5}, judgement=2.0)
     total = cost(rows, prices)
     assert (total.sampled, total.aside, total.read, total.results) == (30, 90, 300, 15)
     assert (total.tools["search"].ran, total.tools["search"].free) == (4, 1)
     assert (total.tools["python"].ran, total.tools["python"].failed) == (1, 2)
-    assert (total.seconds, total.judgements) == (4.0 + 2.5, 1)
+    assert (total.seconds, total.judgements) == (4.0 + 2.0, 1)
     assert total.money == pytest.approx({"model": 120 + 3, "tools": 2, "judge": 2, "total": 127})
     assert cost(rows, PriceSettings()).money is None
 
