@@ -121,6 +121,7 @@ async def test_search_o1_reads_documents_aside_in_any_dialect(dialect):
     for part in ("How large is Chad?", "I need the area.", "Query: area", "x" * 300, "[2] Page 2 | https://p2.test"):
         assert part in aside
     assert (result.aside_calls, result.tree.tool_calls) == (1, 1)
+    assert result.aside_read > 300
     assert result.aside_tokens == len(fitted.dialect.tokenizer.encode("read: 1,284,000" + END))
     assert (await outcomes(result.tree, fitted))[0].parts["accuracy"] == 1.0
 

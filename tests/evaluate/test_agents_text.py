@@ -177,9 +177,8 @@ async def test_a_thought_without_an_action_is_told_the_form_and_costs_a_call():
     says = turns(" I wonder.", " Again.\nAction: dig[here]", " \nAction: search Chad", " \nAction: Finish[x]")
     result, fitted = await solved("react", made(says, search()))
     whole = text(result.tree, fitted)
-    assert (
-        "Observation: Write one line such as Action: search[input], or Action: Finish[answer]. Tools: search." in whole
-    )
+    told = "A thought must be followed by an action, as in Action: search[input]. Tools: search."
+    assert f"Observation: {told} To end, write Action: Finish[answer]." in whole
     assert "Observation: There is no such tool. Tools: search." in whole
     statuses = [s.event.status for s in result.tree.segments if s.event]
     assert statuses == ["invalid_json", "unknown_tool", "invalid_json"]

@@ -127,7 +127,7 @@ def samples_of(
                 faults=len(reading.faults) if reading else 0,
                 finish=str(segments[-1].finish),
                 sampled=sampled,
-                read=read_tokens,
+                read=read_tokens + (solved.aside_read if first else 0),
                 results=results,
                 ran=ran,
                 free=free,

@@ -5,13 +5,15 @@ is sampled by the same engine at the same temperature as everything else, draws 
 counted in full. Its answer goes back as text, which is context like any tool's result.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from arpo.engine.base import Engine, SampleParams
 from arpo.errors import EngineError
+from arpo.evaluate.agents.base import Solved
 from arpo.evaluate.agents.voice import Voice
 from arpo.rollout.settings import RolloutSettings
 from arpo.tools.results import cap
+from arpo.tree import RolloutTree
 
 TOKENS = 512
 """Of one answer, at the most."""
@@ -21,13 +23,12 @@ _SMALLEST = 100
 
 
 class Aside:
-    """Questions beside the trajectories of one task. `tokens`, `calls`: sampled and made so far."""
+    """Questions beside the trajectories of one task. `tokens`, `calls`, `read`: sampled, made, given so far."""
 
     def __init__(self, engine: Engine, voice: Voice, settings: RolloutSettings) -> None:
         self._engine, self._voice, self._settings = engine, voice, settings
         self._limit = min(TOKENS, settings.max_tokens)
-        self.tokens = 0
-        self.calls = 0
+        self.tokens = self.calls = self.read = 0
 
     async def ask(self, system: str, user: Callable[[str], str], document: str, seed: int) -> str:
         """The model's answer to `user(document)`, without reasoning blocks and outer blanks.
@@ -45,7 +46,12 @@ class Aside:
         segment = await self._engine.sample(tokens, params, seed)
         self.tokens += len(segment)
         self.calls += 1
+        self.read += len(tokens)
         return self._voice.spoken(segment.tokens.tolist()).strip()
+
+    def solved(self, tree: RolloutTree, tools: Mapping[str, int] | None = None) -> Solved:
+        """The trajectories with what was spent beside them; `tools`: calls that no trajectory shows."""
+        return Solved(tree, self.tokens, self.calls, self.read, tools or {})
 
     def _fitting(self, system: str, user: Callable[[str], str], document: str) -> list[int]:
         room = self._engine.capabilities.max_context - self._limit

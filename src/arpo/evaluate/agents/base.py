@@ -26,13 +26,15 @@ class Solved:
     """A task's trajectories, `settings.total` independent leaves.
 
     `aside_tokens`, `aside_calls`: tokens sampled and engine calls made outside the trajectories (a document read, a
-    draft revised): what they cost belongs to the method, what they say is context. `aside_tools`: calls of tools that
-    no segment of the tree shows (pages opened to read for a search), by tool.
+    draft revised): what they cost belongs to the method, what they say is context. `aside_read`: tokens that these
+    calls were given. `aside_tools`: calls of tools that no segment of the tree shows (pages opened to read for a
+    search), by tool.
     """
 
     tree: RolloutTree
     aside_tokens: int = 0
     aside_calls: int = 0
+    aside_read: int = 0
     aside_tools: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -57,7 +57,8 @@ Thought: The product is 391, which is what was asked.
 Action: Finish[391]""",
 }
 """A worked example for whoever has such a tool; the first one that fits is shown."""
-FORMAT = "Write one line such as Action: {example}[input], or Action: Finish[answer]."
+FORMAT = "A thought must be followed by an action, as in Action: {example}[input]."
+FINISH = "To end, write Action: Finish[answer]."
 _MARK = r"(?:Thought|Action|Observation)[ \t]*\d*[ \t]*:"
 _ACTION = re.compile(rf"(?:^|\n)[ \t]*Action[ \t]*\d*[ \t]*:(.*?)(?=\n[ \t]*{_MARK}|\Z)", re.DOTALL)
 _CALLED = re.compile(r"\s*`*([A-Za-z_][\w.-]*)[ \t]*\[(.*)\][`.\s]*", re.DOTALL)
@@ -95,6 +96,10 @@ class ReactDialect(TextDialect):
         """An observation, and the beginning of the next thought."""
         ids = super().result(text, finish=finish, call=call)
         return ids if finish is Finish.STOP else self._opened(ids)
+
+    def notice(self, text: str, *, finish: Finish = Finish.CALL, call: Call | None = None) -> np.ndarray:
+        """A message of the harness, where an observation would stand, and how to end."""
+        return self.result(f"{text} {FINISH}", finish=finish, call=call)
 
     def parse(self, tokens: Sequence[int], finish: Finish) -> ParseResult:
         """The first action of the segment is its call; where there is none, the policy is told how to write one."""

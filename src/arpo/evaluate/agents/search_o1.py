@@ -90,4 +90,4 @@ class SearchO1:
         async def follow(walk: Walk) -> None:
             await loop.converse(walk, search.hear)
 
-        return Solved(await loop.run(follow), aside.tokens, aside.calls)
+        return aside.solved(await loop.run(follow))

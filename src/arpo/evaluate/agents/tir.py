@@ -42,7 +42,7 @@ print(17 * 23)
 391
 ```
 so the answer is \\boxed{{391}}."""
-_FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[ \t]*$", re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*+```[ \t]*+([\w+-]*+)[ \t]*+$", re.MULTILINE)
 _PYTHON = ("python", "py", "python3")
 
 

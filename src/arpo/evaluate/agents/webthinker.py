@@ -183,8 +183,7 @@ class WebThinker:
             walk.room += kept
             await _from_draft(loop, study, walk)
 
-        tree = await loop.run(follow)
-        return Solved(tree, study.aside.tokens, study.aside.calls, study.extra())
+        return study.aside.solved(await loop.run(follow), study.extra())
 
     def _desk(self, study: Study, agent: Agent) -> Desk:
         search: Tool = need(agent.toolbox, SEARCH, self.name)
