@@ -30,9 +30,25 @@ def test_only_the_final_answer_is_judged(text, answer):
     assert final_answer(text) == answer
 
 
+@pytest.mark.parametrize("piece", ["\n", " ", "#", "*", "answer", "<answer>", "<think>", "\\boxed{", "confidence "])
+def test_long_texts_take_no_longer_than_they_are(piece):
+    text = piece * 200_000
+    assert final_answer(text) is not None
+    assert stated_confidence(text) is None
+
+
 @pytest.mark.parametrize(
     ("text", "confidence"),
-    [("Confidence: 80%", 80), ("**Confidence**: 7", 7), ("confidence 300%", None), ("80%", None), (None, None)],
+    [
+        ("Confidence: 80%", 80),
+        ("**Confidence**: 7", 7),
+        ("**Confidence:** 92.5 %", 92),
+        ("Confidence: 30%, then\nconfidence = 40", 40),
+        ("confidence 300%", None),
+        ("Confidence: 2000", None),
+        ("80%", None),
+        (None, None),
+    ],
 )
 def test_the_stated_confidence(text, confidence):
     assert stated_confidence(text) == confidence

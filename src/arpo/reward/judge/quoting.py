@@ -36,9 +36,9 @@ _PLACE = re.compile(rf"\{{({'|'.join(_MEANING)}|mark)\}}")
 
 _THOUGHT = re.compile(r"\A.*</think(?:ing)?>", re.DOTALL)
 _TAGGED = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL)
-_LINE = re.compile(r"^[*_#\s]*(?:exact|final)?\s*answer[*_\s]*[:：][*_]*", re.IGNORECASE | re.MULTILINE)
-_CONFIDENCE = re.compile(r"confidence[*_\s]*[:：=]?[*_\s]*(\d{1,3})(?:\.\d+)?\s*%?", re.IGNORECASE)
-_CONFIDENCE_LINE = re.compile(r"^[*_#\s]*confidence\b.*", re.IGNORECASE | re.MULTILINE | re.DOTALL)
+_LINE = re.compile(r"^[*_# ]{0,9}(?:(?:exact|final) {1,3})?answer[*_ ]{0,9}[:：][*_]*", re.IGNORECASE | re.MULTILINE)
+_CONFIDENCE = re.compile(r"confidence[*_ ]{0,9}[:：=]?[*_\s]{0,9}(\d{1,3})(?![\d])", re.IGNORECASE)
+_CONFIDENCE_LINE = re.compile(r"^[*_# ]{0,9}confidence\b.*", re.IGNORECASE | re.MULTILINE | re.DOTALL)
 _OPENERS = """
 solution
 thought process
