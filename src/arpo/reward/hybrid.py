@@ -12,7 +12,7 @@ from arpo.reward.choices import is_choice, labelled, same_choice, same_letters
 from arpo.reward.dates import parse_date
 from arpo.reward.folding import bare, folded, same_text, unwrapped
 from arpo.reward.numbers import Number, parse_number, same_number
-from arpo.reward.symbols import is_computable, is_formula, latex, words_of
+from arpo.reward.symbols import is_computable, is_formula, latex, names_value, words_of
 from arpo.reward.units import without_unit
 from arpo.reward.words import exact, f1_numbers
 from arpo.task import AnswerKind
@@ -148,8 +148,10 @@ def _labelled(prediction: str, letter: str, content: str) -> Ruling:
 
 
 def _question(prediction: str, gold: str) -> Ruling:
-    """Hand it on, unless rules see a difference that a parser of formulas does not: units, and primes (`f'`)."""
+    """Hand it on, unless rules see a difference that a parser of formulas does not: units, primes (`f'`), equations."""
     if max(len(prediction), len(gold)) > LONGEST or prediction.count("'") != gold.count("'"):
+        return Ruling(0.0)
+    if ("=" in prediction) != ("=" in gold) and not (names_value(prediction) and names_value(gold)):
         return Ruling(0.0)
     (mine, of_mine), (theirs, of_theirs) = without_unit(prediction), without_unit(gold)
     if of_mine.fits(of_theirs) and is_computable(mine) and is_computable(theirs):

@@ -146,9 +146,9 @@ class _Worker:
 
     def end(self) -> None:
         """Kill it and wait until it is gone, which takes no time: it cannot refuse."""
-        self.socket.close()
         self.process.kill()
         self.process.wait()
+        self.socket.close()
 
 
 class Pool:

@@ -136,12 +136,10 @@ def serve(connection: socket.socket, parent: int) -> None:
 
 
 def _prepare() -> None:
-    """Import everything and use it once, so that the first question does not pay for it."""
+    """Import everything and use it once: the first question does not pay for that, and what is broken shows here."""
     import logging
 
     logging.disable(logging.CRITICAL)
-    for latex in (r"\frac{1}{2}+\sqrt{x}", r"\{1,2\}", "(1,2)", "x<3"):
-        equal(latex, latex)
     if equal("1", "2") or not equal("2", r"\frac{4}{2}"):
         raise RuntimeError("math-verify finds 1 = 2, or 2 different from 4/2")
 

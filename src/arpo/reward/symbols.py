@@ -19,6 +19,7 @@ _NAMES = (
 )
 _FUNCTIONS = frozenset(_NAMES.split())
 _LETTER = re.compile(r"[a-zA-Zα-ωΑ-Ω]+")
+_NAME = re.compile(r"\s*\\?[A-Za-zα-ωΑ-Ω]+'*\s*(?:_\{?\w{1,9}\}?)?\s*(?:\([^()]{0,20}\))?\s*")
 _SPELLED = {
     "π": r"\pi ",
     "∞": r"\infty ",
@@ -56,6 +57,15 @@ def is_formula(text: str, *, latex: bool = False) -> bool:
     """Whether `text` has signs of mathematics and no words. `latex`: a command of LaTeX at the least."""
     signs = "\\" in text if latex else _OPERATOR.search(text) is not None
     return signs and not words_of(text)
+
+
+def names_value(text: str) -> bool:
+    """Whether an equation says what something is (`x = 5`, `f(x) = 2x`, `2 + 3 = 5`); true for what is no equation.
+
+    An equation in variables has no value: `x + y = 5` is not 5.
+    """
+    left, equals, _ = text.partition("=")
+    return not equals or left[-1:] in ("<", ">", "!") or _NAME.fullmatch(left) is not None or not _LETTER.search(left)
 
 
 def is_computable(text: str) -> bool:
