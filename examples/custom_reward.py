@@ -11,6 +11,8 @@ from arpo.reward.custom import Sample
 
 CHEAP = 2
 """Executed calls that are free."""
+SERVICE = "http://127.0.0.1:9000/score"
+"""Of `by_service`: takes question, answer and gold as JSON, and gives a score."""
 
 
 def frugal(sample: Sample) -> dict[str, float]:
@@ -40,7 +42,7 @@ async def by_service(sample: Sample) -> float | None:
     body = {"question": sample.task.question, "answer": sample.answer, "gold": list(sample.task.answers)}
     try:
         async with httpx.AsyncClient(timeout=10.0) as client:
-            reply = await client.post("http://127.0.0.1:9000/score", json=body)
+            reply = await client.post(SERVICE, json=body)
             return float(reply.raise_for_status().json()["score"])
     except httpx.HTTPError:
         return None
