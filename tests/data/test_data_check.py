@@ -73,6 +73,11 @@ def test_both_troubles_of_a_row_are_found(tmp_path: Path) -> None:
     assert found(report) == {("broken_escape", 1), ("blank_answer", 1), ("bad_kind", 1)}
 
 
+def test_other_control_characters_are_found_beside_broken_commands(tmp_path: Path) -> None:
+    report = one(jsonl(tmp_path / "t.jsonl", {"question": "\x08oxed{} and \x00", "answer": "b"}))
+    assert found(report) == {("broken_escape", 1), ("control_character", 1)}
+
+
 def test_excerpts_show_the_place(tmp_path: Path) -> None:
     report = one(jsonl(tmp_path / "t.jsonl", {"question": "word " * 80 + "in \x08oxed{}", "answer": "b"}))
     (group,) = report.groups()
@@ -175,6 +180,21 @@ def test_demonstrations(tmp_path: Path) -> None:
         ("control_character", 5),
         *(("test_overlap", row) for row in (1, 2, 3)),
     }
+
+
+@pytest.mark.parametrize(
+    ("row", "form"),
+    [
+        ({"messages": [{"role": "user", "content": "q"}], "answer": "b"}, "tasks"),
+        ({"messages": [{"role": "user", "content": "q"}]}, "tasks"),
+        ({"instruction": "in a box", "question": "q", "answer": "b"}, "tasks"),
+        ({"instruction": "q", "output": "b"}, "conversations"),
+        ({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "b"}]}, "conversations"),
+        ({"messages": [{"role": "assistant", "content": "b"}], "answer": "b"}, "conversations"),
+    ],
+)
+def test_what_the_rows_of_a_file_are(tmp_path: Path, row: dict, form: str) -> None:
+    assert one(jsonl(tmp_path / "t.jsonl", "{", row)).form == form
 
 
 def test_a_search_cache(tmp_path: Path) -> None:

@@ -173,6 +173,8 @@ def test_a_name_without_network_says_what_to_do() -> None:
         ("hf:openai/gsm8k", Named("openai/gsm8k", None, None)),
         ("hf:openai/gsm8k/main@train[:10]", Named("openai/gsm8k", "main", "train[:10]")),
         ("hf:./here/it/is/all@test", Named("./here/it/is/all", None, "test")),
+        ("hf:/home/a@b/set", Named("/home/a@b/set", None, None)),
+        ("hf:/home/a@b/set@dev", Named("/home/a@b/set", None, "dev")),
     ],
 )
 def test_names(source: str, named: Named) -> None:

@@ -83,6 +83,14 @@ def test_tasks_there_and_back(tmp_path: Path, tasks: Path) -> None:
     assert placeless(read_tasks(tmp_path / "again.json")) == again
 
 
+def test_what_is_not_unicode_has_no_place_in_parquet(tmp_path: Path) -> None:
+    source = write(tmp_path / "t.jsonl", {"question": "lone \ud800", "answer": "b"})
+    with pytest.raises(DataError, match="one of the rows 1 to 1 does not fit"):
+        convert(source, tmp_path / "v.parquet", "verl")
+    assert convert(source, tmp_path / "same.jsonl", "jsonl") == (1, {})
+    assert read_tasks(tmp_path / "same.jsonl")[0].question == "lone \ud800"
+
+
 def test_verl_rows_have_what_its_reward_functions_get(tmp_path: Path, tasks: Path) -> None:
     convert(tasks, tmp_path / "both.parquet", "verl")
     models = pq.read_table(tmp_path / "both.parquet").column("reward_model").to_pylist()

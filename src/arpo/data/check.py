@@ -87,10 +87,10 @@ def _task_sheets(source: Source, limit: PromptLimit | None) -> list[_Sheet]:
     """A sheet per file of the source, its rows examined one by one."""
     sheets: dict[str, _Sheet] = {}
     for row in scan_rows(source):
-        if row.file not in sheets:
-            form = "conversations" if is_conversation(row.columns) else "tasks"
-            sheets[row.file] = _Sheet(FileReport(row.file, form))
-        _add(sheets[row.file], row, limit)
+        sheet = sheets.setdefault(row.file, _Sheet(FileReport(row.file, "")))
+        if not sheet.report.form and not row.fault:
+            sheet.report.form = "conversations" if is_conversation(row.columns) else "tasks"
+        _add(sheet, row, limit)
     if not sheets:
         raise DataError(f"{source}: holds not a single row")
     return list(sheets.values())

@@ -19,7 +19,7 @@ from arpo.data.columns import (
     kind_of,
     prompt_of,
 )
-from arpo.data.escapes import broken, excerpt, stray
+from arpo.data.escapes import broken, excerpt, mended, stray
 from arpo.data.findings import Finding
 from arpo.data.normal import normal_question
 from arpo.data.rows import Row
@@ -108,7 +108,8 @@ def text_findings(number: int, text: str, place: str) -> Iterator[Finding]:
     """Control characters of a text: of each kind the first."""
     if match := broken(text):
         yield Finding("broken_escape", number, excerpt(text, match.start()), place)
-    elif match := stray(text):
+        text, _ = mended(text)
+    if match := stray(text):
         yield Finding("control_character", number, excerpt(text, match.start()), place)
 
 

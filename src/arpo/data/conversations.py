@@ -63,10 +63,15 @@ def read_conversations(source: str | Path) -> list[Conversation]:
 
 
 def is_conversation(columns: Mapping[str, Any]) -> bool:
-    """Whether a row is a demonstration; messages with a gold answer are a task."""
-    if columns.get("conversations") is not None or columns.get("instruction") is not None:
+    """Whether a row is a demonstration. Messages are one if the model has the last word; those that end with a question
+    are a task, also one whose gold answer is missing."""
+    if columns.get("conversations") is not None:
         return True
-    return columns.get("messages") is not None and gold_of(columns) is None
+    if columns.get("instruction") is not None and columns.get("output") is not None:
+        return True
+    listed = columns.get("messages")
+    roles = [one.get("role") for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    return bool(roles) and (roles[-1] == "assistant" or ("assistant" in roles and gold_of(columns) is None))
 
 
 def conversation_of(row: Row) -> Conversation:

@@ -19,7 +19,7 @@ from typing import Any, cast
 from arpo.data.boxes import boxes
 from arpo.data.columns import UnusableError
 from arpo.data.conversations import Conversation, is_conversation, read_conversations
-from arpo.data.rows import SUFFIXES, scan_rows
+from arpo.data.rows import scan_rows
 from arpo.data.sinks import dumped, refuse_existing, write_lines, write_list, write_parquet
 from arpo.data.tasks import read_tasks
 from arpo.data.turns import Turn
@@ -72,9 +72,9 @@ def _refuse(out: Path, form: str, overwrite: bool) -> None:
 
 def _made(source: str | Path, form: str, losses: Counter[str]) -> Sequence[Made]:
     """The rows of the format, from whatever the source holds."""
-    first = next(iter(scan_rows(source)), None)
+    first = next((row for row in scan_rows(source) if not row.fault), None)
     if first is None:
-        raise DataError(f"{source}: holds not a single row; it ends in one of {', '.join(SUFFIXES)}")
+        raise DataError(f"{source}: holds not a single row that can be read")
     if is_conversation(first.columns):
         conversations = read_conversations(source)
         if form in CHAT_FORMATS:

@@ -36,7 +36,9 @@ class Named:
 
 def parse(source: str) -> Named:
     """The parts of `hf:NAME[/CONFIG][@SPLIT]`. Raises DataError."""
-    body, _, split = source.removeprefix(HUB).partition("@")
+    body, at, split = source.removeprefix(HUB).rpartition("@")
+    if not at or "/" in split:  # the @ of a folder's name
+        body, split = source.removeprefix(HUB), ""
     parts = body.split("/")
     named = Named(body, None, split or None)
     if named.local:

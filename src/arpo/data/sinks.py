@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from arpo.errors import ConfigError, StorageError
+from arpo.errors import ConfigError, DataError, StorageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,15 +74,19 @@ def write_list(path: Path, lines: Iterable[str]) -> int:
 
 
 def write_parquet(path: Path, rows: Iterable[Columns], schema: "pa.Schema", *, batch: int = 1000) -> int:
-    """A Parquet file; how many rows. Raises StorageError, or pyarrow's error for a value that the schema has no place
-    for."""
+    """A Parquet file; how many rows. Raises StorageError, DataError for a value that the schema has no place for."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     count = 0
     with replacing(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for piece in _pieces(rows, batch):
-            writer.write_table(pa.Table.from_pylist(piece, schema=schema))
+            try:
+                table = pa.Table.from_pylist(piece, schema=schema)
+            except (pa.ArrowException, UnicodeEncodeError) as error:
+                span = f"{count + 1} to {count + len(piece)}"
+                raise DataError(f"{path}: one of the rows {span} does not fit its columns ({error})") from error
+            writer.write_table(table)
             count += len(piece)
     return count
 
