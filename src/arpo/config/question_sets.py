@@ -1,7 +1,7 @@
 """Which question sets a command measures, and by which metrics: from names to tasks.
 
-What could not work is refused here, before a model is loaded: an unknown set, a missing file, a metric that needs a
-judge and has none. A judge is never replaced in silence: another rule would give figures that look like the ones asked
+What could not work is refused here, before a model is loaded: an unknown set or agent, a missing file, a metric that
+needs a judge and has none. A judge is never replaced in silence: another rule would give figures that look like the ones asked
 for.
 """
 
@@ -13,6 +13,7 @@ from arpo.config.schema import Config
 from arpo.data.benchmarks import files, registry
 from arpo.data.benchmarks.base import Benchmark
 from arpo.errors import ConfigError
+from arpo.evaluate.agents.registry import build as build_method
 from arpo.reward.judge.settings import JudgeSettings
 from arpo.reward.metrics import needs_judge
 from arpo.task import Task
@@ -65,6 +66,7 @@ def choose(config: Config, request: Request) -> list[Chosen]:
         raise ConfigError(f"--limit {request.limit}: a set is measured on one question or more")
     if request.against is not None and not request.against.is_dir():
         raise ConfigError(f"--against {request.against}: no such folder of an earlier evaluation")
+    build_method(config.evaluation.agent)
     found = None if request.files is None else files.locate(request.files)
     sets = _sets(request, found)
     if request.ids is not None and len(sets) > 1:
