@@ -338,3 +338,23 @@ def test_the_methods_that_search_need_a_search_tool():
     for name in ("rag", "search-o1", "webthinker"):
         with pytest.raises(ConfigError, match=f"the agent '{name}' needs a tool for search, and there is none"):
             build(name).fit(made(turns()))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "call"),
+    [
+        ("tags", "<search> builder of the old bridge </search>"),
+        (
+            "hermes",
+            '<tool_call>\n{"name": "search", "arguments": {"query": "builder of the old bridge"}}\n</tool_call>',
+        ),
+    ],
+)
+def test_the_example_is_spelt_in_the_dialect(dialect, call):
+    for name in ("search-o1", "webthinker"):
+        fitted = build(name).fit(made(turns(), search(), dialect=dialect))
+        said = fitted.dialect.decode(fitted.dialect.prompt(TASK))
+        assert f"An example:\nQuestion: {'In which' if name == 'search-o1' else 'When'}" in said
+        assert call in said
+    if dialect == "tags":
+        assert "<write> The builder: who built the old bridge </write>" in said

@@ -5,6 +5,7 @@ trained policy or the model's native calls: another format would be a second dif
 counts is the answer of the last segment.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
@@ -13,9 +14,16 @@ import numpy as np
 
 from arpo.errors import ConfigError
 from arpo.evaluate.agents.voice import Voice, voice_of
+from arpo.protocol.arguments import Schemas
 from arpo.protocol.base import Call, Dialect, ParseResult, ToolSpec
+from arpo.protocol.hermes import HermesDialect
+from arpo.protocol.tags import TagsDialect
+from arpo.protocol.wrapped import CLOSE, OPEN
 from arpo.task import Message, Task
 from arpo.tree import Finish
+
+Example = Sequence[str | tuple[int, str]]
+"""Texts, and calls as (place among the tools, its text), in the order of a trajectory."""
 
 
 @runtime_checkable
@@ -26,7 +34,9 @@ class _Adaptable(Protocol):
 class Prompted:
     """`dialect` for `tools`, with `instructions` before the task. `voice`: the same model without a dialect."""
 
-    def __init__(self, dialect: Dialect, tools: Sequence[ToolSpec], instructions: str, agent: str) -> None:
+    def __init__(
+        self, dialect: Dialect, tools: Sequence[ToolSpec], instructions: str, agent: str, example: Example = ()
+    ) -> None:
         """`agent`: the method, for errors. Raises ConfigError if the dialect or a tool does not fit."""
         self.voice: Voice = voice_of(dialect, agent, {"enable_thinking": False})
         if not isinstance(dialect, _Adaptable):
@@ -35,7 +45,8 @@ class Prompted:
             )
         self.tokenizer = self.voice.tokenizer
         self._dialect: Dialect = dialect.with_tools(tools)
-        self._instructions = Message("system", instructions)
+        shown = spelled(dialect, tools, example)
+        self._instructions = Message("system", f"{instructions}\n\nAn example:\n{shown}" if shown else instructions)
         self.name, self.stop, self.end_tokens = dialect.name, self._dialect.stop, self._dialect.end_tokens
 
     def prompt(self, task: Task) -> np.ndarray:
@@ -65,6 +76,20 @@ class Prompted:
     def decode(self, tokens: Sequence[int]) -> str:
         """As the dialect."""
         return self._dialect.decode(tokens)
+
+
+def spelled(dialect: Dialect, tools: Sequence[ToolSpec], example: Example) -> str:
+    """An example in the dialect's own calls; "" in dialects of models that know their calls without one."""
+    if not isinstance(dialect, TagsDialect | HermesDialect):
+        return ""
+    return "\n".join(part if isinstance(part, str) else _call(dialect, tools[part[0]], part[1]) for part in example)
+
+
+def _call(dialect: Dialect, tool: ToolSpec, text: str) -> str:
+    if isinstance(dialect, TagsDialect):
+        return f"<{tool.name}> {text} </{tool.name}>"
+    arguments = {Schemas([tool]).sole_text(tool.name) or "text": text}
+    return f"{OPEN}\n{json.dumps({'name': tool.name, 'arguments': arguments})}\n{CLOSE}"
 
 
 def prompted(dialect: Dialect, agent: str) -> Prompted:

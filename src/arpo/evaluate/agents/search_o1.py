@@ -28,6 +28,16 @@ from arpo.tools.base import ToolContext, ToolResult, ToolStatus
 INSTRUCTIONS = """Reason step by step. Whenever you are not sure of a fact that your reasoning needs, search for it \
 instead of guessing: one question per search, in a few words. Somebody reads what is found for you and tells you what \
 helps. Go on reasoning from there, and search again if something is still missing."""
+EXAMPLE = (
+    "Question: In which town was the builder of the old bridge born?",
+    "I do not know who built the old bridge, so I have to find that first.",
+    (0, "builder of the old bridge"),
+    "(Told: The old bridge was built by Ada Stone.)",
+    "It was Ada Stone. Now I have to find where she was born.",
+    (0, "birthplace of Ada Stone"),
+    "(Told: Ada Stone was born in Elmford.)",
+    "So the town is Elmford.",
+)
 READER = """You read search results for somebody who is reasoning about a question. Compare the documents with the \
 reasoning so far and with the query, and write down what they say that helps with the next step: facts, names, numbers \
 and dates, as exactly as they stand there. Say nothing that does not stand in the documents, and do not answer the \
@@ -78,7 +88,7 @@ class SearchO1:
     def fit(self, agent: Agent) -> Agent:
         """The same model with the search tool alone."""
         tool = need(agent.toolbox, SEARCH, self.name)
-        dialect = Prompted(agent.dialect, [tool], INSTRUCTIONS, self.name)
+        dialect = Prompted(agent.dialect, [tool], INSTRUCTIONS, self.name, EXAMPLE)
         return replace(agent, dialect=dialect, toolbox=agent.toolbox.only((tool.name,)))
 
     async def solve(self, task: Task, agent: Agent, settings: RolloutSettings, seed_parts: SeedParts) -> Solved:

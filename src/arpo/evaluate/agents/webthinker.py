@@ -37,6 +37,17 @@ INSTRUCTIONS = """Work on the question by searching and by writing a draft. Sear
 explores for you and reports. Have a section of the draft written as soon as you have found something for it, have the \
 draft checked, and have it edited where the check finds faults. When the draft says what the question asks, give your \
 answer; you will then be shown the draft and asked for the final answer."""
+EXAMPLE = (
+    "Question: When was the builder of the old bridge born?",
+    "I have to find out who built the old bridge.",
+    (0, "builder of the old bridge"),
+    "(Reported: The old bridge was built by Ada Stone.)",
+    "That belongs in the draft.",
+    (1, "The builder: who built the old bridge"),
+    "(Written: The old bridge was built by Ada Stone.)",
+    "Next I have to find when Ada Stone was born.",
+    (0, "year of birth of Ada Stone"),
+)
 WRITER = """You write one section of a short report that answers a question. Use the notes alone; what they do not say \
 is not known. Write the section's text and nothing else."""
 CHECKER = """You check the draft of a report that is to answer a question. Compare it with the notes and name, in a \
@@ -166,7 +177,7 @@ class WebThinker:
         """The same model with the search, the browser if there is one, and the draft's tools."""
         search = need(agent.toolbox, SEARCH, self.name)
         browser = find(agent.toolbox, BROWSER)
-        dialect = Prompted(agent.dialect, [search, WRITE, CHECK, EDIT], INSTRUCTIONS, self.name)
+        dialect = Prompted(agent.dialect, [search, WRITE, CHECK, EDIT], INSTRUCTIONS, self.name, EXAMPLE)
         names = [tool.name for tool in (search, browser) if tool is not None]
         return replace(agent, dialect=dialect, toolbox=agent.toolbox.only(names))
 
