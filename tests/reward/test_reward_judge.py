@@ -120,7 +120,7 @@ async def test_two_unreadable_replies_are_no_verdict(reply):
     with JudgeServer(lambda prompt: reply) as server:
         judge = metric(server)
         verdict = await one(judge, "Countess Ada")
-    assert verdict.score is None
+    assert (verdict.score, verdict.by) == (None, "judge")
     assert "no verdict of the form" in verdict.reason
     assert (judge.counts["unparsable"], judge.counts["outages"], len(server.requests)) == (1, 0, 2)
 
@@ -151,7 +151,7 @@ async def test_an_outage_is_no_verdict(reply, reason):
     with JudgeServer(lambda prompt: reply) as server:
         judge = metric(server)
         verdict = await one(judge, "Countess Ada")
-    assert verdict.score is None
+    assert (verdict.score, verdict.by) == (None, "nobody")
     assert reason in verdict.reason
     assert judge.counts["outages"] == 1
 

@@ -12,14 +12,14 @@ class Verdict:
     """`score`: 0 to 1; None: nobody could say (an outage, an unparsable reply), which is never counted as wrong.
 
     `grade`: the judge's own word ("correct", "not_attempted", ...), "" from a rule. `confidence`: percent that the
-    answer states, where the protocol asks for it. `by`: who decided. `judge`: model, protocol and hash of the prompt,
-    "" from a rule. `reason`: why there is no score.
+    answer states, where the protocol asks for it. `by`: who decided; "nobody" where a judge was out of reach. `judge`:
+    model, protocol and hash of the prompt, "" from a rule. `reason`: why there is no score.
     """
 
     score: float | None
     grade: str = ""
     confidence: float | None = None
-    by: Literal["rule", "judge", "cache"] = "rule"
+    by: Literal["rule", "judge", "cache", "nobody"] = "rule"
     judge: str = ""
     reason: str = ""
 

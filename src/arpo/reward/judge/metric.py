@@ -6,7 +6,7 @@ cannot be read, after the judge was told once more what form it should have.
 
 import asyncio
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
 
 from arpo.errors import ArpoError, EngineError
 from arpo.retry import Clock
@@ -97,7 +97,8 @@ class JudgeMetric:
 
     def _nobody(self, why: str, error: Exception) -> Verdict:
         self.counts[why] += 1
-        return Verdict(None, by="judge", judge=self.judge, reason=str(error))
+        by: Literal["judge", "nobody"] = "judge" if why == "unparsable" else "nobody"
+        return Verdict(None, by=by, judge=self.judge, reason=str(error))
 
     async def _ask(self, prompt: str) -> str:
         """A reply that can be read. Raises UnparsableError if the second one cannot be, either."""
