@@ -56,6 +56,9 @@ def test_nothing_to_find(tmp_path: Path) -> None:
         ({"question": "\\boxed{ \\boxed{x} }", "answer": "b"}, "nested_box"),
         ({"question": "q", "answer": "1}^N"}, "unbalanced_answer"),
         ({"question": "q", "answer": "\\frac{1}{2"}, "unbalanced_answer"),
+        ({"question": "q", "answer": "1986.\n\\end{aligned}"}, "torn_answer"),
+        ({"question": "q", "answer": "-5\\right\\}"}, "torn_answer"),
+        ({"question": "q", "answer": "B\\) so"}, "torn_answer"),
         ({"question": "q", "answer": "So it is \\(\\boxed{C}\\)."}, "boxed_answer"),
         ({"question": "so $x=\\boxed{1/2}$", "answer": "\\frac12"}, "leaked_answer"),
         ({"question": "q", "answer": "A"}, "inconsistent_paper"),
@@ -101,6 +104,19 @@ def test_duplicates_and_contradictions(tmp_path: Path) -> None:
         ("duplicate_question", 5),
     }
     assert "row 1 says '4', this one '5'" in next(f.excerpt for f in report.findings if "contra" in f.kind)
+
+
+def test_what_algebra_does_not_understand_is_noted_on_demand(tmp_path: Path) -> None:
+    rows = [
+        {"question": "a", "answer": "\\frac{1}{2}", "kind": "math"},
+        {"question": "b", "answer": "f(z) = z^2 + 2z + c", "ability": "math"},
+        {"question": "c", "answer": "Да"},
+    ]
+    path = jsonl(tmp_path / "t.jsonl", *rows)
+    assert ("inconsistent_math", 2) not in found(one(path))
+    report = one(path, algebra=True)
+    assert [f.row for f in report.findings if f.kind == "inconsistent_math"] == [2]
+    assert exit_code([report]) == 0
 
 
 def test_ids(tmp_path: Path) -> None:

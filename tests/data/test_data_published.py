@@ -48,6 +48,7 @@ def test_answers_that_cannot_be_right(reports: dict[str, FileReport]) -> None:
     rows = {group.kind: group.rows for group in reports["train_10k"].groups() if group.severity == "error"}
     assert rows["blank_answer"] == (5275,)
     assert rows["unbalanced_answer"] == rows["inconsistent_hybrid"] == (387, 532, 890, 3302, 9204)
+    assert rows["torn_answer"] == (1578, 7948, 9368)
     warned = {group.kind: group.rows for group in reports["train_10k"].groups() if group.severity == "warning"}
     assert warned["boxed_answer"] == (2748, 6104, 6567, 7973)
     assert 4577 in warned["leaked_answer"]

@@ -32,6 +32,9 @@ def check(
     ] = (),
     tokenizer: Annotated[str | None, Parameter(help="Whose tokens to count: a model's name or folder.")] = None,
     max_prompt_tokens: Annotated[int | None, Parameter(help="Longer prompts are found.")] = None,
+    algebra: Annotated[
+        bool, Parameter(negative="", help="Note answers that computer algebra does not understand; takes longer.")
+    ] = False,
     json: Plain = False,
 ) -> int:
     """Find what is wrong with task files, demonstrations and search caches, row by row.
@@ -41,7 +44,7 @@ def check(
     from arpo.data.check import check, prompt_limit
     from arpo.data.findings import exit_code
 
-    reports = check(files, against=against, limit=prompt_limit(tokenizer, max_prompt_tokens))
+    reports = check(files, against=against, limit=prompt_limit(tokenizer, max_prompt_tokens), algebra=algebra)
     code = exit_code(reports)
     if json:
         print(codec.dumps({"exit_code": code, "files": [_plain(report) for report in reports]}, indent=1))

@@ -9,6 +9,15 @@ from dataclasses import dataclass
 
 _OPEN = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*\{")
 _SIGN = re.compile(r"\\.|[{}]", re.DOTALL)
+_PAIRS = tuple(
+    (re.compile(opening), re.compile(closing))
+    for opening, closing in (
+        (r"\\begin(?=\{)", r"\\end(?=\{)"),
+        (r"\\left(?![a-zA-Z])", r"\\right(?![a-zA-Z])"),
+        (r"(?<!\\)\\\(", r"(?<!\\)\\\)"),
+        (r"(?<!\\)\\\[", r"(?<!\\)\\\]"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +61,12 @@ def unbalanced(text: str) -> int | None:
                 return match.start()
             opened.pop()
     return opened[0] if opened else None
+
+
+def torn(text: str) -> int | None:
+    r"""The place of half a LaTeX pair (`\end{aligned}` alone, `\right` without `\left`, `\)` without `\(`), or None."""
+    for opening, closing in _PAIRS:
+        opened, closed = list(opening.finditer(text)), list(closing.finditer(text))
+        if len(opened) != len(closed):
+            return min(match.start() for match in (*opened, *closed))
+    return None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from arpo.data.check_answers import inconsistencies
+from arpo.data.check_answers import MODES, inconsistencies
 from arpo.data.check_cache import check_cache, is_cache
 from arpo.data.check_columns import Columns
 from arpo.data.check_conversations import examine_conversation
@@ -45,10 +45,15 @@ class _Sheet:
 
 
 def check(
-    sources: Sequence[Source], *, against: Sequence[Source] = (), limit: PromptLimit | None = None
+    sources: Sequence[Source],
+    *,
+    against: Sequence[Source] = (),
+    limit: PromptLimit | None = None,
+    algebra: bool = False,
 ) -> list[FileReport]:
     """A report per file of `sources` (a folder may hold several). What cannot be read at all is a finding, too.
 
+    `algebra`: compare mathematical answers with themselves by computer algebra, too, which takes a minute.
     Raises ConfigError without a source, DataError for a file of `against` that cannot be read.
     """
     if not sources:
@@ -58,7 +63,7 @@ def check(
     for sheet in sheets:
         near = sheet.report.form == "tasks"
         sheet.report.findings += [*sheet.columns.findings(), *repeats(sheet.entries, near=near)]
-        sheet.report.findings += inconsistencies(sheet.entries)
+        sheet.report.findings += inconsistencies(sheet.entries, (*MODES, "math") if algebra else MODES)
     _compare(sheets, Places(_named(sheets)), "overlap")
     _compare(sheets, Places(_named(others)), "test_overlap")
     return [sheet.report for sheet in sheets]

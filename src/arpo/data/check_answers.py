@@ -2,7 +2,8 @@ r"""Whether gold answers score 1 against themselves: if not, the right answer ea
 
 An answer is compared with itself as a policy writes it, in a box. Two modes are asked: "hybrid", what a reward is here
 by default, and "paper", the published reward, which deletes punctuation and articles and so never rewards the choice
-"A". Where a row has several gold answers, each of them must be right by one of them.
+"A". On demand "math" asks a computer algebra system about the answers of mathematical tasks. Where a row has several
+gold answers, each of them must be right by one of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,14 +14,15 @@ from arpo.data.escapes import excerpt
 from arpo.data.findings import Finding
 from arpo.reward.answers import best_score, score_many
 
-Checked = Literal["hybrid", "paper"]
+Checked = Literal["hybrid", "paper", "math"]
 MODES: tuple[Checked, ...] = ("hybrid", "paper")
 
 
 def inconsistencies(entries: Sequence[Entry], modes: Sequence[Checked] = MODES) -> Iterator[Finding]:
     """Findings for every row with an answer that does not score 1 against itself, by mode."""
-    asked = [(entry, answer) for entry in entries for answer in entry.answers]
     for mode in modes:
+        meant = [entry for entry in entries if mode != "math" or entry.kind == "math"]
+        asked = [(entry, answer) for entry in meant for answer in entry.answers]
         pairs = [(_boxed(answer), answer) for _, answer in asked]
         scores = score_many(pairs, mode=mode, kinds=[entry.kind for entry, _ in asked])
         found: set[int] = set()

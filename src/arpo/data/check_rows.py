@@ -10,7 +10,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
-from arpo.data.boxes import boxes, unbalanced
+from arpo.data.boxes import boxes, torn, unbalanced
 from arpo.data.columns import (
     BlankError,
     MissingError,
@@ -127,6 +127,8 @@ def _answer_findings(number: int, answer: str) -> Iterator[Finding]:
     at = unbalanced(answer)
     if at is not None:
         yield Finding("unbalanced_answer", number, excerpt(answer, at), "answer")
+    elif (at := torn(answer)) is not None:
+        yield Finding("torn_answer", number, excerpt(answer, at), "answer")
     elif any(box.content is not None for box in boxes(answer)):
         yield Finding("boxed_answer", number, excerpt(answer), "answer")
 
