@@ -5,11 +5,18 @@ from pathlib import Path
 
 import pytest
 from eval_world import Adder, Exactly, ledger, questions, runner
+from judge_server import JudgeServer, Reply
 from rollout_fakes import ToyTool, babble, decode, toolbox
 
 from arpo.data.trees import read_trees
 from arpo.errors import DataError
+from arpo.evaluate.estimates import Same
+from arpo.evaluate.figures import figures
 from arpo.evaluate.ledger import PENDING, SAMPLES, TREES, read_samples
+from arpo.evaluate.samples import Sample
+from arpo.evaluate.settings import PriceSettings
+from arpo.reward.judge.settings import JudgeSettings
+from arpo.reward.metrics import build
 from arpo.tools.base import ToolResult, ToolStatus
 
 TASKS = questions(6)
@@ -123,6 +130,31 @@ async def test_a_judge_that_was_away_is_asked_again_without_sampling(tmp_path: P
     assert [question[0].score("judge") for question in rows] == [1] * 6
     trees = read_trees(tmp_path / TREES)
     assert [(tree.task_id, tree.rewards) for tree in trees] == [(task.id, (1.0,)) for task in TASKS]
+
+
+async def test_a_judge_behind_a_server_grades_what_rules_do_not_settle(tmp_path: Path) -> None:
+    async def measured(server: JudgeServer) -> list[Sample]:
+        metric = build("simpleqa", JudgeSettings(base_url=server.url, model="m", retries=0, key_env="NO_KEY_AT_ALL"))
+        rows = await runner(Adder([1, 2])).measure(TASKS[:4], [metric], ledger(tmp_path))
+        await metric.close()
+        return [question[0] for question in rows]
+
+    with JudgeServer(lambda prompt: Reply(status=503)) as away:
+        assert [row.score("simpleqa") for row in await measured(away)] == [1, None, None, 1]
+    with JudgeServer(lambda prompt: "C" if "1+1?" in prompt else "B") as server:
+        rows = await measured(server)
+    assert [row.verdicts["simpleqa"].grade for row in rows] == ["correct", "not_attempted", "incorrect", "correct"]
+    assert [row.verdicts["simpleqa"].by for row in rows] == ["rule", "judge", "judge", "rule"]
+    assert len(server.prompts) == 2
+    found = figures([[row] for row in rows], ["simpleqa"], passes=[1], prices=PriceSettings(judgement=1), same=strict)
+    assert found.grades == {"simpleqa": {"correct": 2, "not_attempted": 1, "incorrect": 1}}
+    assert found.further["correct_given_attempted"] == pytest.approx(2 / 3)
+    assert found.cost.money is not None
+    assert found.cost.money["judge"] == 2
+
+
+def strict(task: str) -> Same:
+    return lambda first, second: first == second
 
 
 async def test_another_metric_or_judge_takes_the_answers_that_were_kept(tmp_path: Path) -> None:

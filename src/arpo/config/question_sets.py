@@ -1,8 +1,8 @@
 """Which question sets a command measures, and by which metrics: from names to tasks.
 
 What could not work is refused here, before a model is loaded: an unknown set or agent, a missing file, a metric that
-needs a judge and has none. A judge is never replaced in silence: another rule would give figures that look like the ones asked
-for.
+needs a judge and has none. A judge is never replaced in silence: another rule would give figures that look like the
+ones asked for.
 """
 
 from collections.abc import Mapping, Sequence
