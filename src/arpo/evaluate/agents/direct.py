@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from arpo.evaluate.agents.base import SeedParts, Solved, rolled
 from arpo.evaluate.agents.text import BOXED, TextDialect
-from arpo.evaluate.agents.voice import voice_of
+from arpo.evaluate.agents.voice import plain_voice_of
 from arpo.rollout.agent import Agent
 from arpo.rollout.settings import RolloutSettings
 from arpo.task import Task
@@ -24,7 +24,7 @@ class Direct:
 
     def fit(self, agent: Agent) -> Agent:
         """The same model, asked plainly, with no tools."""
-        dialect = TextDialect(voice_of(agent.dialect, self.name), INSTRUCTIONS)
+        dialect = TextDialect(plain_voice_of(agent.dialect, self.name), INSTRUCTIONS)
         return replace(agent, dialect=dialect, toolbox=agent.toolbox.only(()))
 
     async def solve(self, task: Task, agent: Agent, settings: RolloutSettings, seed_parts: SeedParts) -> Solved:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from arpo.errors import ConfigError
-from arpo.evaluate.agents.voice import Voice, voice_of
+from arpo.evaluate.agents.voice import NO_BLOCK, Voice, voice_of
 from arpo.protocol.arguments import Schemas
 from arpo.protocol.base import Call, Dialect, ParseResult, ToolSpec
 from arpo.protocol.hermes import HermesDialect
@@ -38,7 +38,7 @@ class Prompted:
         self, dialect: Dialect, tools: Sequence[ToolSpec], instructions: str, agent: str, example: Example = ()
     ) -> None:
         """`agent`: the method, for errors. Raises ConfigError if the dialect or a tool does not fit."""
-        self.voice: Voice = voice_of(dialect, agent, {"enable_thinking": False})
+        self.voice: Voice = voice_of(dialect, agent, NO_BLOCK)
         if not isinstance(dialect, _Adaptable):
             raise ConfigError(
                 f"the agent {agent!r} needs a dialect that can be given other tools; {dialect.name!r} is none"

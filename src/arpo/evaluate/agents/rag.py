@@ -17,7 +17,7 @@ from arpo.evaluate.agents.base import SeedParts, Solved, independent
 from arpo.evaluate.agents.fitting import SEARCH, argument, need
 from arpo.evaluate.agents.loop import Loop
 from arpo.evaluate.agents.text import BOXED, TextDialect
-from arpo.evaluate.agents.voice import Voice, voice_of
+from arpo.evaluate.agents.voice import Voice, plain_voice_of
 from arpo.protocol.base import Call
 from arpo.rollout.agent import Agent
 from arpo.rollout.settings import RolloutSettings
@@ -75,7 +75,7 @@ class Rag:
     def fit(self, agent: Agent) -> Agent:
         """The same model with the search tool alone."""
         tool = need(agent.toolbox, SEARCH, self.name)
-        dialect = RagDialect(voice_of(agent.dialect, self.name))
+        dialect = RagDialect(plain_voice_of(agent.dialect, self.name))
         return replace(agent, dialect=dialect, toolbox=agent.toolbox.only((tool.name,)))
 
     async def solve(self, task: Task, agent: Agent, settings: RolloutSettings, seed_parts: SeedParts) -> Solved:

@@ -23,7 +23,7 @@ from arpo.errors import ConfigError
 from arpo.evaluate.agents.base import SeedParts, Solved, rolled
 from arpo.evaluate.agents.fitting import PYTHON, SEARCH, choose
 from arpo.evaluate.agents.text import TextDialect
-from arpo.evaluate.agents.voice import Voice, voice_of
+from arpo.evaluate.agents.voice import NO_BLOCK, Voice, plain_voice_of
 from arpo.protocol.arguments import Fault, Schemas
 from arpo.protocol.base import Call, ParseCode, ParseResult
 from arpo.protocol.boxed import last_boxed
@@ -162,7 +162,7 @@ class React:
         """The same model and all its tools, in the text format."""
         if not agent.toolbox.tools:
             raise ConfigError("the agent 'react' needs tools; configure [[tools]], or take the agent \"direct\"")
-        dialect = ReactDialect(voice_of(agent.dialect, self.name), agent.toolbox.tools)
+        dialect = ReactDialect(plain_voice_of(agent.dialect, self.name, NO_BLOCK), agent.toolbox.tools)
         return replace(agent, dialect=dialect)
 
     async def solve(self, task: Task, agent: Agent, settings: RolloutSettings, seed_parts: SeedParts) -> Solved:

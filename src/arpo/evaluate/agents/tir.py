@@ -22,7 +22,7 @@ from itertools import pairwise
 from arpo.evaluate.agents.base import SeedParts, Solved, rolled
 from arpo.evaluate.agents.fitting import PYTHON, argument, need
 from arpo.evaluate.agents.text import BOXED, TextDialect
-from arpo.evaluate.agents.voice import Voice, voice_of
+from arpo.evaluate.agents.voice import NO_BLOCK, Voice, plain_voice_of
 from arpo.protocol.base import Call, ParseCode, ParseResult
 from arpo.protocol.boxed import last_boxed
 from arpo.rollout.agent import Agent
@@ -122,7 +122,7 @@ class Tir:
     def fit(self, agent: Agent) -> Agent:
         """The same model with the Python tool alone."""
         tool = need(agent.toolbox, PYTHON, self.name)
-        dialect = TirDialect(voice_of(agent.dialect, self.name), tool.name, argument(tool))
+        dialect = TirDialect(plain_voice_of(agent.dialect, self.name, NO_BLOCK), tool.name, argument(tool))
         return replace(agent, dialect=dialect, toolbox=agent.toolbox.only((tool.name,)))
 
     async def solve(self, task: Task, agent: Agent, settings: RolloutSettings, seed_parts: SeedParts) -> Solved:

@@ -4,7 +4,7 @@ Baselines bring formats of their own, and some ask the model for help beside the
 template alone. Whatever a task, a page or the model itself has written yields no control token in a prompt.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,18 @@ from arpo.protocol.base import Dialect
 from arpo.protocol.reading import thinking
 from arpo.protocol.template import ChatTemplate, Message
 
+NO_BLOCK: Mapping[str, Any] = {"enable_thinking": False}
+"""For templates that can do without a reasoning block: where reasoning is to stand in the text, or short."""
 _DATE = "2025-01-01"
 _CLOSED = "</think>"
+_CHANNEL, _FINAL = "<|channel|>", "<|channel|>final<|message|>"
+"""gpt-oss divides what it writes into channels; what it says is in the final one."""
 
 
 class Voice:
     """The chat template of one tokenizer and what ends a turn in it."""
 
-    def __init__(self, tokenizer: Any, options: dict[str, Any] | None = None, date: str = _DATE) -> None:
+    def __init__(self, tokenizer: Any, options: Mapping[str, Any] | None = None, date: str = _DATE) -> None:
         """`options`: variables of the template. Raises ConfigError if the tokenizer has no end token."""
         self.tokenizer = tokenizer
         self.template = ChatTemplate(tokenizer, (), options or {}, date)
@@ -51,11 +55,9 @@ class Voice:
         return text
 
     def spoken(self, tokens: Sequence[int]) -> str:
-        """What the model says: its text without control tokens and without reasoning blocks."""
-        text: str = self.tokenizer.decode(
-            np.asarray(tokens, np.int64).tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        return without_thoughts(text)
+        """What the model says: its text without control tokens, reasoning blocks and channels."""
+        said = without_thoughts(self.decode(tokens).rpartition(_FINAL)[2])
+        return self.plain.control.sub("", said)
 
 
 def without_thoughts(text: str) -> str:
@@ -68,7 +70,18 @@ def without_thoughts(text: str) -> str:
     return "".join([*kept, text[place:]])
 
 
-def voice_of(dialect: Dialect, agent: str, options: dict[str, Any] | None = None) -> Voice:
+def plain_voice_of(dialect: Dialect, agent: str, options: Mapping[str, Any] | None = None) -> Voice:
+    """The same for formats that stand in the model's plain text. ConfigError for models that write in channels."""
+    voice = voice_of(dialect, agent, options)
+    if _CHANNEL in str(voice.tokenizer.chat_template):
+        raise ConfigError(
+            f"the agent {agent!r} reads plain text, and this model writes in channels (<|channel|>); use the agents "
+            '"policy", "search-o1" or "webthinker", which speak its own dialect'
+        )
+    return voice
+
+
+def voice_of(dialect: Dialect, agent: str, options: Mapping[str, Any] | None = None) -> Voice:
     """The voice of the model that speaks `dialect`; variables that its settings give the template go before `options`.
 
     `agent`: the method that asks, for the error. Raises ConfigError if the model has no chat template.
