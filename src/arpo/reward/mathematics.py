@@ -25,7 +25,8 @@ from arpo.settings import Frozen
 class MathematicsSettings(Frozen):
     """How formulas are compared.
 
-    `seconds`: deadline of one comparison, from when a worker takes it; waiting for a free worker does not count.
+    `seconds`: deadline of one comparison, from when a worker takes it; waiting for a free worker does not count. On a
+    machine so busy that the worker hardly runs, it may take four times as long.
     `workers`: processes at the most; None: one per core this process may use, up to 4. `memory_mb`: address space of
     each. `max_chars`: an answer or gold answer that is longer is not compared but different.
     """

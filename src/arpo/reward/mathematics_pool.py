@@ -1,37 +1,24 @@
-"""Worker processes that compare formulas: one question each at a time, a deadline, and no mercy.
+"""Who asks which worker about a formula: one question each at a time, a deadline, and no mercy.
 
 A worker that is late is killed, and so is what it was computing; the next question gets a new one. One that dies over a
 question is replaced, and the question is asked once more: if the second worker dies too but a third is well, the
 question is to blame and its answer is no. Only when no worker is well does that become the caller's trouble.
-
-Workers are started by exec, so they carry nothing of a training process. They end when their socket does.
 """
 
 import contextlib
-import json
-import os
-import socket
-import struct
-import subprocess
-import sys
 import threading
-import time
 from collections import OrderedDict
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from arpo.errors import VerifierError
 from arpo.reward.hybrid import Question
+from arpo.reward.mathematics_process import Died, Late, Worker
 
-_START = 60.0
-"""Seconds that a worker may take to import SymPy, on a machine under load."""
 _JOBS = 20_000
 """Questions after which a worker is retired."""
 _GROWN = 0.6
 """Share of its memory limit above which a worker is retired."""
 _REMEMBERED = 16_384
-_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR")
 
 
 @dataclass
@@ -59,106 +46,14 @@ class Counters:
             return replace(self, _lock=threading.Lock())
 
 
-class _Late(Exception):  # noqa: N818
-    """No answer by the deadline."""
-
-
-class _Died(Exception):  # noqa: N818
-    """The worker is gone, or says what none of ours would."""
-
-
-class _Worker:
-    """One process and the socket to it."""
-
-    def __init__(self, memory_mb: int) -> None:
-        self.jobs, self.rss = 0, 0
-        self.socket, theirs = socket.socketpair()
-        script = Path(__file__).with_name("mathematics_worker.py")
-        command = [sys.executable, "-P", "-s", str(script), str(os.getpid()), str(memory_mb)]
-        with theirs:
-            self.process: subprocess.Popen[bytes] = subprocess.Popen(
-                command,
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=_environment(),
-                cwd="/",
-                start_new_session=True,
-            )
-
-    def ready(self) -> None:
-        """Wait until it can be asked. VerifierError if it never can."""
-        try:
-            said = self._hear(time.monotonic() + _START)
-        except (_Late, _Died) as error:
-            raise VerifierError(f"the process that compares formulas did not start within {_START:g} s") from error
-        if "failed" in said:
-            raise VerifierError(f"the process that compares formulas cannot start: {said['failed']}")
-
-    def ask(self, question: Question, seconds: float) -> dict[str, Any]:
-        """Its answer; the worker is of no more use if there is none (_Late, _Died)."""
-        until = time.monotonic() + seconds
-        data = json.dumps(asdict(question)).encode()
-        try:
-            self.socket.settimeout(seconds)
-            self.socket.sendall(struct.pack(">I", len(data)) + data)
-        except TimeoutError as error:
-            raise _Late from error
-        except OSError as error:
-            raise _Died from error
-        answer = self._hear(until)
-        self.jobs, self.rss = self.jobs + 1, int(answer.get("rss", 0))
-        return answer
-
-    def _hear(self, until: float) -> dict[str, Any]:
-        (size,) = struct.unpack(">I", self._receive(4, until))
-        if size > 10_000:
-            raise _Died
-        try:
-            said = json.loads(self._receive(size, until))
-        except ValueError as error:
-            raise _Died from error
-        if not isinstance(said, dict):
-            raise _Died
-        return said
-
-    def _receive(self, size: int, until: float) -> bytes:
-        data = b""
-        while len(data) < size:
-            left = until - time.monotonic()
-            if left <= 0:
-                raise _Late
-            self.socket.settimeout(left)
-            try:
-                more = self.socket.recv(size - len(data))
-            except TimeoutError as error:
-                raise _Late from error
-            except OSError as error:
-                raise _Died from error
-            if not more:
-                raise _Died
-            data += more
-        return data
-
-    @property
-    def alive(self) -> bool:
-        return self.process.poll() is None
-
-    def end(self) -> None:
-        """Kill it and wait until it is gone, which takes no time: it cannot refuse."""
-        self.process.kill()
-        self.process.wait()
-        self.socket.close()
-
-
 class Pool:
     """Up to `size` workers, started when they are needed. For any number of threads."""
 
     def __init__(self, size: int, memory_mb: int, counters: Counters) -> None:
         self._size, self._memory_mb, self.counters = size, memory_mb, counters
         self._changed = threading.Condition()
-        self._idle: list[_Worker] = []
-        self._all: list[_Worker] = []
+        self._idle: list[Worker] = []
+        self._all: list[Worker] = []
         self._places = size
         self._known: OrderedDict[Question, bool] = OrderedDict()
 
@@ -171,7 +66,7 @@ class Pool:
                 return known
         try:
             answer = self._asked(question, seconds)
-        except _Late:
+        except Late:
             self.counters.add(timeouts=1)
             return False
         with self._changed:
@@ -185,11 +80,11 @@ class Pool:
         for _ in range(2):
             try:
                 return self._once(question, seconds)
-            except _Died:
+            except Died:
                 self.counters.add(crashes=1)
         try:
             well = self._once(Question("1", "1"), max(seconds, 5.0))
-        except (_Died, _Late):
+        except (Died, Late):
             well = False
         if not well:
             raise VerifierError("the processes that compare formulas die or hang over 1 = 1: is there enough memory?")
@@ -208,7 +103,7 @@ class Pool:
             self.counters.add(memory=1)
         return answer.get("equal") is True
 
-    def _take(self) -> _Worker:
+    def _take(self) -> Worker:
         """A worker that waits, or a new one; waits itself while all are busy."""
         with self._changed:
             while self._places == 0:
@@ -225,9 +120,9 @@ class Pool:
             self._free_place()
             raise
 
-    def _started(self) -> _Worker:
+    def _started(self) -> Worker:
         try:
-            worker = _Worker(self._memory_mb)
+            worker = Worker(self._memory_mb)
         except OSError as error:
             raise VerifierError(f"no process to compare formulas can be started: {error}") from error
         with self._changed:
@@ -240,7 +135,7 @@ class Pool:
             raise
         return worker
 
-    def _put_back(self, worker: _Worker, kept: bool) -> None:
+    def _put_back(self, worker: Worker, kept: bool) -> None:
         with self._changed:
             if kept and worker in self._all:
                 self._idle.append(worker)
@@ -253,7 +148,7 @@ class Pool:
             self._places += 1
             self._changed.notify()
 
-    def _discard(self, worker: _Worker) -> None:
+    def _discard(self, worker: Worker) -> None:
         if worker in self._all:
             self._all.remove(worker)
         worker.end()
@@ -272,10 +167,3 @@ class Pool:
             with contextlib.suppress(OSError):
                 worker.socket.close()
             worker.process.returncode = 0
-
-
-def _environment() -> dict[str, str]:
-    """What a worker finds in its environment: no secrets, and the paths that Python imports from here."""
-    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    own = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
-    return passed | own | {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
