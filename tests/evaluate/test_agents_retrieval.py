@@ -321,9 +321,9 @@ async def test_each_trajectory_has_a_draft_of_its_own_within_its_tokens():
             return "Note."
         if "Write this section" in turn:
             return f"About {re.findall(r'Write this section: (.*?)<', turn)[-1]}."
-        if "<result>" not in prefix:
+        if "<result>" not in turn:
             return "<search> a </search>"
-        return "talk " * 700 if prefix.count("<result>") == 2 else "<write> w </write>"
+        return "talk " * 700 if turn.count("<result>") == 2 else "<write> w </write>"
 
     settings = THREE.model_copy(update={"max_tokens": 600})
     result, fitted = await solved("webthinker", made(author, search()), settings=settings)
@@ -340,21 +340,13 @@ def test_the_methods_that_search_need_a_search_tool():
             build(name).fit(made(turns()))
 
 
-@pytest.mark.parametrize(
-    ("dialect", "call"),
-    [
-        ("tags", "<search> builder of the old bridge </search>"),
-        (
-            "hermes",
-            '<tool_call>\n{"name": "search", "arguments": {"query": "builder of the old bridge"}}\n</tool_call>',
-        ),
-    ],
-)
-def test_the_example_is_spelt_in_the_dialect(dialect, call):
-    for name in ("search-o1", "webthinker"):
-        fitted = build(name).fit(made(turns(), search(), dialect=dialect))
-        said = fitted.dialect.decode(fitted.dialect.prompt(TASK))
-        assert f"An example:\nQuestion: {'In which' if name == 'search-o1' else 'When'}" in said
-        assert call in said
-    if dialect == "tags":
-        assert "<write> The builder: who built the old bridge </write>" in said
+@pytest.mark.parametrize("name", ["search-o1", "webthinker"])
+def test_an_example_is_shown_where_no_model_knows_the_calls(name):
+    fitted = build(name).fit(made(turns(), search()))
+    said = fitted.dialect.decode(fitted.dialect.prompt(TASK))
+    shown = said[said.index("user\nIn which town") : said.index(f"{END}\n<|im_start|>user\nHow large is Chad?")]
+    assert "<search> builder of the old bridge </search>\n<result>\nIt was built by Ada Stone.\n</result>\n" in shown
+    assert shown.endswith("<answer> \\boxed{Elmford} </answer>")
+    assert ("<write> The builder" in shown) == (name == "webthinker")
+    native = build(name).fit(made(turns(), search(), dialect="hermes")).dialect
+    assert "bridge" not in native.decode(native.prompt(TASK))

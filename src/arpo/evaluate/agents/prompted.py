@@ -5,25 +5,28 @@ trained policy or the model's native calls: another format would be a second dif
 counts is the answer of the last segment.
 """
 
-import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from arpo.errors import ConfigError
 from arpo.evaluate.agents.voice import NO_BLOCK, Voice, voice_of
-from arpo.protocol.arguments import Schemas
 from arpo.protocol.base import Call, Dialect, ParseResult, ToolSpec
-from arpo.protocol.hermes import HermesDialect
 from arpo.protocol.tags import TagsDialect
-from arpo.protocol.wrapped import CLOSE, OPEN
 from arpo.task import Message, Task
 from arpo.tree import Finish
 
-Example = Sequence[str | tuple[int, str]]
-"""Texts, and calls as (place among the tools, its text), in the order of a trajectory."""
+
+@dataclass(frozen=True)
+class Example:
+    """A trajectory to show: `steps` are (thought, place of the tool among the tools, its text, its result)."""
+
+    question: str
+    steps: tuple[tuple[str, int, str, str], ...]
+    conclusion: str
+    answer: str
 
 
 @runtime_checkable
@@ -35,9 +38,12 @@ class Prompted:
     """`dialect` for `tools`, with `instructions` before the task. `voice`: the same model without a dialect."""
 
     def __init__(
-        self, dialect: Dialect, tools: Sequence[ToolSpec], instructions: str, agent: str, example: Example = ()
+        self, dialect: Dialect, tools: Sequence[ToolSpec], instructions: str, agent: str, example: Example
     ) -> None:
-        """`agent`: the method, for errors. Raises ConfigError if the dialect or a tool does not fit."""
+        """`agent`: the method, for errors. Raises ConfigError if the dialect or a tool does not fit.
+
+        `example` is shown in the tags dialect, which no model knows untrained; others know their calls.
+        """
         self.voice: Voice = voice_of(dialect, agent, NO_BLOCK)
         if not isinstance(dialect, _Adaptable):
             raise ConfigError(
@@ -45,13 +51,15 @@ class Prompted:
             )
         self.tokenizer = self.voice.tokenizer
         self._dialect: Dialect = dialect.with_tools(tools)
-        shown = spelled(dialect, tools, example)
-        self._instructions = Message("system", f"{instructions}\n\nAn example:\n{shown}" if shown else instructions)
+        shown = tagged(example, tools) if isinstance(dialect, TagsDialect) else ()
+        self._before = (Message("system", instructions), *shown)
         self.name, self.stop, self.end_tokens = dialect.name, self._dialect.stop, self._dialect.end_tokens
 
     def prompt(self, task: Task) -> np.ndarray:
-        """The dialect's prompt, with the instructions before its own."""
-        return self._dialect.prompt(replace(task, messages=(self._instructions, *task.messages)))
+        """The dialect's prompt, with the instructions before its own and the example before the question."""
+        own = [message for message in task.messages if message.role == "system"]
+        rest = [message for message in task.messages if message.role != "system"]
+        return self._dialect.prompt(replace(task, messages=(*own, *self._before, *rest)))
 
     def parse(self, tokens: Sequence[int], finish: Finish) -> ParseResult:
         """As the dialect."""
@@ -78,18 +86,14 @@ class Prompted:
         return self._dialect.decode(tokens)
 
 
-def spelled(dialect: Dialect, tools: Sequence[ToolSpec], example: Example) -> str:
-    """An example in the dialect's own calls; "" in dialects of models that know their calls without one."""
-    if not isinstance(dialect, TagsDialect | HermesDialect):
-        return ""
-    return "\n".join(part if isinstance(part, str) else _call(dialect, tools[part[0]], part[1]) for part in example)
-
-
-def _call(dialect: Dialect, tool: ToolSpec, text: str) -> str:
-    if isinstance(dialect, TagsDialect):
-        return f"<{tool.name}> {text} </{tool.name}>"
-    arguments = {Schemas([tool]).sole_text(tool.name) or "text": text}
-    return f"{OPEN}\n{json.dumps({'name': tool.name, 'arguments': arguments})}\n{CLOSE}"
+def tagged(example: Example, tools: Sequence[ToolSpec]) -> tuple[Message, Message]:
+    """A question and a trajectory of the tags dialect that answers it, as a conversation."""
+    steps = "".join(
+        f"{thought} <{tools[place].name}> {text} </{tools[place].name}>\n<result>\n{result}\n</result>\n"
+        for thought, place, text, result in example.steps
+    )
+    end = f"{example.conclusion} <answer> \\boxed{{{example.answer}}} </answer>"
+    return Message("user", example.question), Message("assistant", steps + end)
 
 
 def prompted(dialect: Dialect, agent: str) -> Prompted:

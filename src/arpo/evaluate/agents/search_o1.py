@@ -17,7 +17,7 @@ from arpo.evaluate.agents.desk import Desk
 from arpo.evaluate.agents.documents import documents
 from arpo.evaluate.agents.fitting import SEARCH, argument, need
 from arpo.evaluate.agents.loop import Loop
-from arpo.evaluate.agents.prompted import Prompted, prompted
+from arpo.evaluate.agents.prompted import Example, Prompted, prompted
 from arpo.rollout.agent import Agent
 from arpo.rollout.settings import RolloutSettings
 from arpo.rollout.walk import Walk
@@ -28,15 +28,14 @@ from arpo.tools.base import ToolContext, ToolResult, ToolStatus
 INSTRUCTIONS = """Reason step by step. Whenever you are not sure of a fact that your reasoning needs, search for it \
 instead of guessing: one question per search, in a few words. Somebody reads what is found for you and tells you what \
 helps. Go on reasoning from there, and search again if something is still missing."""
-EXAMPLE = (
-    "Question: In which town was the builder of the old bridge born?",
-    "I do not know who built the old bridge, so I have to find that first.",
-    (0, "builder of the old bridge"),
-    "(Told: The old bridge was built by Ada Stone.)",
-    "It was Ada Stone. Now I have to find where she was born.",
-    (0, "birthplace of Ada Stone"),
-    "(Told: Ada Stone was born in Elmford.)",
-    "So the town is Elmford.",
+EXAMPLE = Example(
+    question="In which town was the builder of the old bridge born?",
+    steps=(
+        ("I have to find out who built the old bridge.", 0, "builder of the old bridge", "It was built by Ada Stone."),
+        ("Now I have to find where Ada Stone was born.", 0, "birthplace of Ada Stone", "She was born in Elmford."),
+    ),
+    conclusion="Ada Stone, who built the old bridge, was born in Elmford.",
+    answer="Elmford",
 )
 READER = """You read search results for somebody who is reasoning about a question. Compare the documents with the \
 reasoning so far and with the query, and write down what they say that helps with the next step: facts, names, numbers \

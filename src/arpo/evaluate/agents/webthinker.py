@@ -23,7 +23,7 @@ from arpo.evaluate.agents.desk import Desk
 from arpo.evaluate.agents.explorer import Allowance, Explorer
 from arpo.evaluate.agents.fitting import BROWSER, SEARCH, argument, find, need
 from arpo.evaluate.agents.loop import Loop
-from arpo.evaluate.agents.prompted import Prompted, prompted
+from arpo.evaluate.agents.prompted import Example, Prompted, prompted
 from arpo.rollout.agent import Agent
 from arpo.rollout.notices import NO_CALLS_LEFT
 from arpo.rollout.settings import RolloutSettings
@@ -37,16 +37,16 @@ INSTRUCTIONS = """Work on the question by searching and by writing a draft. Sear
 explores for you and reports. Have a section of the draft written as soon as you have found something for it, have the \
 draft checked, and have it edited where the check finds faults. When the draft says what the question asks, give your \
 answer; you will then be shown the draft and asked for the final answer."""
-EXAMPLE = (
-    "Question: When was the builder of the old bridge born?",
-    "I have to find out who built the old bridge.",
-    (0, "builder of the old bridge"),
-    "(Reported: The old bridge was built by Ada Stone.)",
-    "That belongs in the draft.",
-    (1, "The builder: who built the old bridge"),
-    "(Written: The old bridge was built by Ada Stone.)",
-    "Next I have to find when Ada Stone was born.",
-    (0, "year of birth of Ada Stone"),
+EXAMPLE = Example(
+    question="In which town was the builder of the old bridge born?",
+    steps=(
+        ("I have to find out who built the old bridge.", 0, "builder of the old bridge", "It was built by Ada Stone."),
+        ("Now I have to find where she was born.", 0, "birthplace of Ada Stone", "Ada Stone was born in Elmford."),
+        ("That belongs in the draft.", 1, "The builder: who, and born where", "Ada Stone of Elmford built the bridge."),
+        ("I have it checked.", 2, "the town", "The draft is in order."),
+    ),
+    conclusion="The draft says it.",
+    answer="Elmford",
 )
 WRITER = """You write one section of a short report that answers a question. Use the notes alone; what they do not say \
 is not known. Write the section's text and nothing else."""
