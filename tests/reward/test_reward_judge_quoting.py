@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arpo.errors import ConfigError
@@ -70,6 +70,7 @@ def quotations(prompt: str) -> list[str]:
     return re.findall(rf"^begin {mark}$\n(.*?)\n^end {mark}$", prompt, re.DOTALL | re.MULTILINE)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200), st.text(max_size=50), st.text(max_size=200))
 def test_no_text_can_end_its_quotation(question, gold, answer):
     prompt = filled(PROMPT, question, [gold], answer, limit=10_000)

@@ -1,6 +1,8 @@
 """Replies of judges: what has the form asked for is a verdict, and nothing else is."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from arpo.reward.judge.registry import PROTOCOLS
 
@@ -134,3 +136,21 @@ def test_xbench(reply, expected):
 )
 def test_paper_reads_by_substring_as_published(reply, expected):
     assert verdict("judge_paper", reply) == expected
+
+
+PIECES = ["correct", "INCORRECT", "A", "NOT_ATTEMPTED", "verdict", ":", "\n", "{", '"', "}", "```", "</think>", "%"]
+PIECES += ["结论", "正确"]
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=30).map("".join))
+def test_any_reply_is_a_grade_or_none(name, reply):
+    grade = PROTOCOLS[name].read(reply)
+    assert grade is None or (grade.word == "correct") == (grade.score == 1.0)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("piece", ["\\", "\n", " ", "*", "```", "verdict:", "<think>", "{", "correct: "])
+def test_long_replies_take_no_longer_than_they_are(name, piece):
+    PROTOCOLS[name].read(piece * 100_000)
