@@ -213,6 +213,11 @@ def test_what_the_rows_of_a_file_are(tmp_path: Path, row: dict, form: str) -> No
     assert one(jsonl(tmp_path / "t.jsonl", "{", row)).form == form
 
 
+def test_a_demonstration_among_tasks(tmp_path: Path) -> None:
+    report = one(jsonl(tmp_path / "t.jsonl", GOOD, {"instruction": "q", "output": "b"}))
+    assert ("mixed_rows", 2) in found(report)
+
+
 def test_a_search_cache(tmp_path: Path) -> None:
     path = tmp_path / "cache.json"
     entries = ['"a": "Page 1: x"', '"b <search>": "Page 1: y"', '"a": "Page 1: z"', '"c": "No search results found."']

@@ -15,10 +15,9 @@ from pathlib import Path
 from arpo.data.check_answers import MODES, inconsistencies
 from arpo.data.check_cache import check_cache, is_cache
 from arpo.data.check_columns import Columns
-from arpo.data.check_conversations import examine_conversation
+from arpo.data.check_conversations import form_of, judge
 from arpo.data.check_overlap import Places, repeats
-from arpo.data.check_rows import Entry, examine
-from arpo.data.conversations import is_conversation
+from arpo.data.check_rows import Entry
 from arpo.data.findings import FileReport, Finding
 from arpo.data.rows import Row, scan_rows
 from arpo.errors import ConfigError, DataError
@@ -94,7 +93,7 @@ def _task_sheets(source: Source, limit: PromptLimit | None) -> list[_Sheet]:
     for row in scan_rows(source):
         sheet = sheets.setdefault(row.file, _Sheet(FileReport(row.file, "")))
         if not sheet.report.form and not row.fault:
-            sheet.report.form = "conversations" if is_conversation(row.columns) else "tasks"
+            sheet.report.form = form_of(row)
         _add(sheet, row, limit)
     if not sheets:
         raise DataError(f"{source}: holds not a single row")
@@ -103,12 +102,8 @@ def _task_sheets(source: Source, limit: PromptLimit | None) -> list[_Sheet]:
 
 def _add(sheet: _Sheet, row: Row, limit: PromptLimit | None) -> None:
     sheet.report.rows += 1
-    if sheet.report.form == "conversations":
-        entry, found = examine_conversation(row)
-        sheet.report.findings += found
-    else:
-        entry, messages, found = examine(row)
-        sheet.report.findings += [*found, *_length(row.number, messages, limit)]
+    entry, messages, found = judge(row, sheet.report.form)
+    sheet.report.findings += [*found, *_length(row.number, messages, limit)]
     if entry is not None:
         sheet.entries.append(entry)
     if not row.fault:

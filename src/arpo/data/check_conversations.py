@@ -1,13 +1,32 @@
-"""What can be said of one demonstration: whether it can be learnt from, and what is broken in its texts."""
+"""What can be said of one row, a task or a demonstration; of the latter, whether it can be learnt from.
+
+A file holds the one or the other, told by its first row that can be read: a run reads it as one of them.
+"""
 
 from arpo.data.boxes import boxes
-from arpo.data.check_rows import Entry, digest, text_findings
+from arpo.data.check_rows import Entry, digest, examine, text_findings
 from arpo.data.columns import UnusableError
-from arpo.data.conversations import conversation_of
+from arpo.data.conversations import conversation_of, is_conversation
 from arpo.data.escapes import excerpt
 from arpo.data.findings import Finding
 from arpo.data.normal import normal_question
 from arpo.data.rows import Row
+from arpo.task import Message
+
+
+def form_of(row: Row) -> str:
+    """What a file whose first row is this one holds: tasks or conversations."""
+    return "conversations" if is_conversation(row.columns) else "tasks"
+
+
+def judge(row: Row, form: str) -> tuple[Entry | None, tuple[Message, ...], list[Finding]]:
+    """The entry of a row in a file of that form (None if it has none), its prompt, and all that is wrong with it."""
+    if form == "conversations":
+        entry, found = examine_conversation(row)
+        return entry, (), found
+    if not row.fault and is_conversation(row.columns):
+        return None, (), [Finding("mixed_rows", row.number, f"columns: {', '.join(row.columns)}")]
+    return examine(row)
 
 
 def examine_conversation(row: Row) -> tuple[Entry | None, list[Finding]]:

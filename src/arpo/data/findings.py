@@ -35,6 +35,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "blank_answer": Kind(_ERROR, "the gold answer is empty"),
         "bad_kind": Kind(_ERROR, "a kind of answer that there is not"),
         "bad_conversation": Kind(_ERROR, "a conversation that cannot be learnt from"),
+        "mixed_rows": Kind(_ERROR, "a demonstration in a file of tasks"),
         "duplicate_id": Kind(_ERROR, "the id is also that of an earlier row"),
         "broken_escape": Kind(_ERROR, "a control character where a LaTeX command was meant"),
         "control_character": Kind(_WARNING, "a control character"),

@@ -7,7 +7,7 @@ an error to `arpo data check` is repaired or set aside; warnings are left as the
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,9 +15,8 @@ from typing import IO, Any
 
 from arpo.data.check_answers import inconsistencies
 from arpo.data.check_cache import is_cache
-from arpo.data.check_conversations import examine_conversation
-from arpo.data.check_rows import Entry, examine
-from arpo.data.conversations import is_conversation
+from arpo.data.check_conversations import form_of, judge
+from arpo.data.check_rows import Entry
 from arpo.data.findings import KINDS, Finding
 from arpo.data.repairs import Change, repaired
 from arpo.data.rows import Row, files_of, row_by_line, scan_rows
@@ -42,8 +41,9 @@ class Fixed:
 
 @dataclass(slots=True)
 class _Case:
-    """A row on its way. `columns`: with its repairs."""
+    """A row on its way. `before`: its columns as they were; `row` and `columns`: with its repairs."""
 
+    before: Mapping[str, Any]
     row: Row
     columns: dict[str, Any]
     changes: list[Change]
@@ -97,24 +97,22 @@ def _refuse(source: Path, out: Path, overwrite: bool) -> None:
 def _examined(source: Path) -> Iterator[_Case]:
     """Rows repaired and judged, some at a time because their answers are compared together."""
     cases: list[_Case] = []
+    form = ""
     for row in scan_rows(source):
-        cases.append(_judged(row))
+        case = _repaired(row)
+        form = form or ("" if row.fault else form_of(case.row))
+        case.entry, _, found = judge(case.row, form)
+        case.reasons = [_reason(finding) for finding in found if finding.severity == "error"]
+        cases.append(case)
         if len(cases) == _TOGETHER:
             yield from _compared(cases)
             cases = []
     yield from _compared(cases)
 
 
-def _judged(row: Row) -> _Case:
+def _repaired(row: Row) -> _Case:
     columns, changes = repaired(row.columns)
-    case = _Case(row, columns, changes)
-    mended = replace(row, columns=columns)
-    if is_conversation(columns):
-        case.entry, found = examine_conversation(mended)
-    else:
-        case.entry, _, found = examine(mended)
-    case.reasons = [_reason(finding) for finding in found if finding.severity == "error"]
-    return case
+    return _Case(row.columns, replace(row, columns=columns), columns, changes)
 
 
 def _reason(finding: Finding) -> tuple[str, str]:
@@ -139,7 +137,8 @@ class _Unwanted:
         self._ids: set[str] = set()
         for source in without:
             for row in scan_rows(source):
-                if (entry := _entry(row)) is not None:
+                entry, _, _ = judge(row, form_of(row))
+                if entry is not None:
                     self._others.setdefault(entry.normal, row.where)
 
     def judge(self, case: _Case) -> None:
@@ -163,10 +162,6 @@ class _Unwanted:
             self._ids.add(entry.id)
 
 
-def _entry(row: Row) -> Entry | None:
-    return examine_conversation(row)[0] if is_conversation(row.columns) else examine(row)[0]
-
-
 class _Notes:
     """Lines for a file that is there only if there are any; an old one goes."""
 
@@ -188,7 +183,7 @@ def _settled(case: _Case, unwanted: _Unwanted, fixed: Fixed, log: _Notes, reject
     if case.reasons:
         fixed.rejected += 1
         fixed.reasons.update({kind for kind, _ in case.reasons})
-        kept = {"raw": case.row.raw} if case.row.fault else {"columns": case.row.columns}
+        kept = {"raw": case.row.raw} if case.row.fault else {"columns": case.before}
         rejected.add(dumped({"row": case.row.number, "reasons": [said for _, said in case.reasons]} | kept))
         return case
     fixed.repaired += bool(case.changes)
