@@ -43,6 +43,7 @@ _SPELLED = {
     "⩽": r"\le ",
     "⩾": r"\ge ",
 }
+_PLAIN_NAME = re.compile(r"(?<![A-Za-z\\])(pi|sin|cos|tan|ln|log|exp)(?![A-Za-z])")
 _SPELLING = str.maketrans(_SPELLED)
 _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+|[A-Za-z]))")
 
@@ -80,8 +81,8 @@ def is_computable(text: str) -> bool:
 
 
 def latex(text: str) -> str:
-    """`text` as LaTeX that a parser of formulas reads: mathematical characters of Unicode as commands."""
-    text = undelimited(text)
+    """`text` as LaTeX that a parser of formulas reads: mathematical characters and plain names as commands."""
+    text = _PLAIN_NAME.sub(r"\\\1 ", undelimited(text).replace("**", "^"))
     if text.isascii():
         return text
     return _ROOT.sub(lambda match: rf"\sqrt{{{match[1] or match[2]}}}", text).translate(_SPELLING)

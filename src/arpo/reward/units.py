@@ -61,7 +61,7 @@ _TOKEN = re.compile(r"\^?[23]|[^\W\d_]+|[°$€£¥¢/]")
 _ALLOWED = re.compile(r"(?:[^\W\d_]|[°$€£¥¢/.\s-]|(?<=[^\W\d_])\^?[23])*")
 _AT_END = re.compile(
     r"(?:\\[,;: ]|~|\s)*(?:\\(?:text|mathrm|mbox|textrm)\s*\{(?P<word>[^{}]*)\}|\^\s*(?:\{\s*\\circ\s*\}|\\circ)"
-    r"|(?<=[\s\d})])(?P<plain>[A-Za-z]+(?:/[A-Za-z]+)?))(?P<power>\^(?:[23]|\{[23]\}))?\s*$"
+    r"|(?<=[\s\d}),])(?P<plain>[A-Za-z]+(?:/[A-Za-z]+)?))(?P<power>\^(?:[23]|\{[23]\}))?\s*$"
 )
 _JOINING = "and or to but not is than plus minus times over under per from with versus"
 _FUNCTIONS = "sin cos tan sec csc cot log exp sqrt arcsin arccos arctan mod gcd lcm max min inf"
