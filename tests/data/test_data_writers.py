@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -253,3 +254,11 @@ def test_demonstrations_as_tasks(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(tmp_path: Path, tasks: Path, out: str, form: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         convert(tasks, tmp_path / out, form)
+
+
+def test_demonstrations_from_parquet_with_its_nulls(tmp_path: Path) -> None:
+    row, _ = openai_row(Conversation(TURNS, None, ""))
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "c.parquet")
+    (stored,) = pq.read_table(tmp_path / "c.parquet").to_pylist()
+    assert stored["messages"][0]["tool_calls"] is None
+    assert read_conversations(tmp_path / "c.parquet")[0].turns == TURNS
