@@ -107,3 +107,13 @@ def test_who_compares_answers_is_kept_with_every_attempt(tmp_path: Path) -> None
     RunFolder.open(tmp_path / "run", CONFIG, resume=True).close()
     attempts = json.loads((tmp_path / "run" / "run.json").read_text())["attempts"]
     assert [attempt["reward"] for attempt in attempts] == [{"metric": "judge", "prompt_hash": "0123"}, {}]
+
+
+def test_a_judge_may_move_but_not_be_another(tmp_path: Path) -> None:
+    def config(**judge: str) -> dict[str, object]:
+        return {**CONFIG, "reward": {"judge": {"base_url": "http://a/v1", "model": "m"} | judge}}
+
+    RunFolder.open(tmp_path / "run", config()).close()
+    RunFolder.open(tmp_path / "run", config(base_url="http://b/v1"), resume=True).close()
+    with pytest.raises(ConfigError, match=r"reward\.judge\.model"):
+        RunFolder.open(tmp_path / "run", config(model="n"), resume=True)

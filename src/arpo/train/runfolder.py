@@ -26,7 +26,12 @@ import tomli_w
 
 from arpo.errors import ConfigError, StorageError
 
-MAY_CHANGE = ("run.", "train.steps", "train.max_", "train.trackers", "train.checkpoint_every", "train.keep_checkpoints")
+_JUDGE = ("base_url", "key_env", "concurrency", "timeout", "retries", "breaker", "cache")
+"""Where and how a judge is asked, which changes no verdict."""
+MAY_CHANGE = (
+    *("run.", "train.steps", "train.max_", "train.trackers", "train.checkpoint_every", "train.keep_checkpoints"),
+    *(f"reward.judge.{name}" for name in _JUDGE),
+)
 """Keys that a resumed run may set anew; any other difference is refused."""
 
 _OURS = ("config.toml", "run.json")
