@@ -72,7 +72,8 @@ def evaluate(
 ) -> int:
     """Measure a policy, with 95 % intervals: on held-out tasks, or with --benchmark on published question sets.
 
-    With --benchmark or --smoke everything is kept in --out, and the same command goes on where it was interrupted.
+    With --benchmark or --smoke everything is kept in --out, and the same command goes on where it was interrupted. Exit
+    code 1: a set has no verdict at all.
     """
     sets, options = sets or Sets(), options or Options()
     overrides = _overrides(answering or Answering(), sets)
@@ -179,7 +180,10 @@ def _published(resolved: "Resolved", sets: Sets, out: Path | None, json: bool, q
         print(codec.dumps(results.to_dict(), indent=2, ensure_ascii=False))
     else:
         _say(results, folder)
-    return 0
+    silent = [one.name for one in results.sets if one.figures.headline is None]
+    if silent:
+        print(f"arpo: no answer to {', '.join(silent)} has a verdict; see the notes in {folder}", file=sys.stderr)
+    return 1 if silent else 0
 
 
 @contextmanager
