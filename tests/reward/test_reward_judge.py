@@ -76,6 +76,13 @@ async def test_answers_that_say_nothing_are_wrong_without_asking(answer):
     assert (server.requests, judge.counts["rejected"]) == ([], 1)
 
 
+@pytest.mark.parametrize(("name", "grade"), [("simpleqa", "not_attempted"), ("hle", "incorrect")])
+async def test_who_says_nothing_has_attempted_nothing(name, grade):
+    with JudgeServer(lambda prompt: "A") as server:
+        verdict = await one(metric(server, name), None)
+    assert (verdict.score, verdict.grade, verdict.by) == (0.0, grade, "rule")
+
+
 async def test_the_rule_comes_first_unless_switched_off():
     with JudgeServer(lambda prompt: NO) as server:
         judge = metric(server)

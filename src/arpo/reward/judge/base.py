@@ -31,8 +31,8 @@ class JudgeProtocol:
 
     `prompt`: holds {question}, {gold} and {answer} (see `arpo.reward.judge.quoting` for their other names). `reminder`:
     said once to a judge whose reply had another form. `schema`: JSON schema of the reply, for servers that can hold a
-    model to it. `asks_confidence`: the judge is shown the confidence that the answer states. `follows`: the published
-    protocol that has these fields and grades.
+    model to it. `asks_confidence`: the judge is shown the confidence that the answer states. `silence`: the grade of an
+    answer that says nothing. `follows`: the published protocol that has these fields and grades.
     """
 
     name: str
@@ -42,6 +42,7 @@ class JudgeProtocol:
     follows: str
     schema: Mapping[str, Any] | None = None
     asks_confidence: bool = False
+    silence: str = "incorrect"
     preamble: str = field(default="", kw_only=True)
 
     @cached_property

@@ -65,7 +65,7 @@ class JudgeMetric:
             self.counts["by_rule"] += right
             self.counts["rejected"] += empty and not right
             if right or empty:
-                return Verdict(float(right), "correct" if right else "incorrect", confidence)
+                return Verdict(float(right), "correct" if right else self.protocol.silence, confidence)
         return await self._judged(task, final, confidence)
 
     async def _judged(self, task: Task, final: str, confidence: float | None) -> Verdict:

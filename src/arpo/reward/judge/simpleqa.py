@@ -52,5 +52,11 @@ def read(reply: str) -> Grade | None:
 
 
 PROTOCOL = JudgeProtocol(
-    "simpleqa", _PROMPT, _REMINDER, read, "the grader of SimpleQA (simple-evals)", preamble=PREAMBLE
+    "simpleqa",
+    _PROMPT,
+    _REMINDER,
+    read,
+    "the grader of SimpleQA (simple-evals)",
+    silence="not_attempted",
+    preamble=PREAMBLE,
 )
