@@ -1,10 +1,16 @@
 """Presets: what each promises of its method, and that it trains."""
 
+import json
+from pathlib import Path
+
 import pytest
 
+from arpo.cli import main
 from arpo.config.load import load
 from arpo.config.read import preset_names
 from arpo.config.schema import Config
+from arpo.data.trees import read_trees
+from arpo.train.runfolder import read_rows
 
 
 def preset(name: str, *overrides: str) -> Config:
@@ -58,3 +64,32 @@ def test_only_the_forms_kept_for_reproduction_look_where_they_should_not(name: s
     assert rule.type == "none" or rule.at in (expected.get(name), "state", "after_window")
     if name in expected:
         assert rule.at == expected[name]
+
+
+@pytest.mark.parametrize("name", ["official", "tree-grpo", "aepo", "paper"])
+def test_a_preset_trains_the_pocket_policy_as_its_dry_run_said(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two steps of two small groups; the preset's own branching, credit and loss."""
+    initial = [] if name == "aepo" else ["rollout.initial=2"]
+    small = [
+        *("model.path=pocket", "tools.1.backend=monty", "data.tasks=40", "train.steps=2", "train.prompts=2"),
+        *("train.mini_batch=1", "rollout.total=4", "rollout.max_tokens=90", "entropy.window=4", *initial),
+        *("optim.micro_tokens=1024", "train.checkpoint_every=2", f"run.out={tmp_path}", f"run.name={name}"),
+    ]
+    assert main(["train", "--preset", name, "--dry-run", "--json", *small]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert main(["train", "--preset", name, "--quiet", *small]) == 0
+    steps = read_rows(tmp_path / name / "metrics.jsonl")
+    assert len(steps) == said["batch"]["steps"] == 2
+    trees = [tree for file in sorted((tmp_path / name / "rollouts").glob("*.parquet")) for tree in read_trees(file)]
+    assert sum(len(tree.leaves) for tree in trees) == said["batch"]["all_trajectories"] == 16
+    assert sum(tree.generated_tokens for tree in trees) <= 2 * said["costs"]["largest"]["tokens"]
+    decisions = [decision for tree in trees for decision in tree.decisions]
+    assert decisions
+    named = {"official": "stale_state: ", "paper": "before_window: "}.get(name, "")
+    assert all(decision.reason.startswith(named) for decision in decisions if decision.reason)
+    if name == "official":
+        first = [d for d in decisions if d.depth == 1]
+        assert first
+        assert {(d.delta, d.probability) for d in first} == {(0.0, 0.5)}
