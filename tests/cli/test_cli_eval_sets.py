@@ -53,7 +53,7 @@ def test_smoke_measures_every_set_that_it_finds_without_a_judge(
     assert "f1 (in place of simpleqa)" in (folder / "results.md").read_text()
     assert main(tokens) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "simpleqa: measured by the rule f1 in place of the judge simpleqa, as --smoke asks for" in said
+    assert "simpleqa: measured by the rule f1 in place of simpleqa, which asks a judge (--smoke)" in said
     assert "results.md" in said
 
 
@@ -71,8 +71,9 @@ def test_the_same_command_goes_on_and_another_policy_is_refused(
     assert set(found["pass@k"]) == {"1", "2"}
     assert (tmp_path / "e" / "hotpotqa" / "samples.jsonl").read_text().splitlines()[:6] == lines
     assert "rollout.max_tokens: was 24, is 30" in fails(capsys, *there, "rollout.max_tokens=30")
-    paired = ("--samples", "2", "--limit", "4", "--out", "b", "evaluation.seed=1", "--against", "e", "--quiet")
-    assert main(["eval", *tokens, *paired]) == 0
+    paired = [*tokens, "--samples", "2", "--limit", "4", "--out", "b", "evaluation.seed=1", "--against", "e", "--quiet"]
+    assert "has no verdict of the metric 'f1'" in fails(capsys, *paired)
+    assert main(["eval", *paired, "--metric", "em"]) == 0
     assert "difference" in capsys.readouterr().out
     compared = json.loads((tmp_path / "b" / "results.json").read_text())["sets"]["hotpotqa"]["against"]
     assert (compared["pairs"], compared["unpaired"]) == (4, 0)

@@ -113,7 +113,7 @@ def _smoke_metrics(benchmark: Benchmark, named: Sequence[str]) -> _How:
     if wanted[0] in rules:
         return tuple(rules), "", ()
     first = rules[:1] if named and rules else [benchmark.rule]
-    note = f"measured by the rule {first[0]} in place of the judge {wanted[0]}, as --smoke asks for"
+    note = f"measured by the rule {first[0]} in place of {wanted[0]}, which asks a judge (--smoke)"
     return tuple(dict.fromkeys([*first, *rules])), wanted[0], (note,)
 
 
