@@ -1,6 +1,7 @@
 """`arpo data`: exit codes, what is printed, and what programs get."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -62,9 +63,14 @@ def test_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_long_prompts_by_the_tokens_of_a_model(tmp_path: Path, tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write(tmp_path / "t.jsonl", GOOD, GOOD | {"question": "word " * 300})
+    path = write(tmp_path / "t.jsonl", GOOD, GOOD | {"question": "word " * 300}, GOOD | {"question": "lone \ud800"})
     assert run(["data", "check", path, "--tokenizer", str(tiny), "--max-prompt-tokens", "200"]) == 7
     assert "1  long_prompt in prompt" in capsys.readouterr().out
+    changed = tmp_path / "strict"
+    shutil.copytree(tiny, changed)
+    (changed / "chat_template.jinja").write_text("{{ raise_exception('no system message') }}")
+    assert run(["data", "check", path, "--tokenizer", str(changed), "--max-prompt-tokens", "200"]) == 1
+    assert "the chat template says: no system message" in capsys.readouterr().out
     assert run(["data", "check", path, "--max-prompt-tokens", "200"]) == 2
     assert "--tokenizer NAME --max-prompt-tokens N" in capsys.readouterr().err
 

@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from arpo.data.boxes import boxes, unbalanced
-from arpo.data.check import PromptLimit, check, prompt_limit
+from arpo.data.check import check
+from arpo.data.check_length import PromptLimit, prompt_limit
 from arpo.data.findings import KINDS, FileReport, Finding, exit_code
 from arpo.data.normal import normal_question
 from arpo.errors import ConfigError, DataError
@@ -156,10 +157,16 @@ def test_questions_that_differ_in_signs_or_points_are_different() -> None:
 
 
 def test_long_prompts(tmp_path: Path) -> None:
-    path = jsonl(tmp_path / "t.jsonl", GOOD, {"question": "word " * 50, "answer": "b"})
-    limit = PromptLimit(lambda messages: sum(len(m.content.split()) for m in messages), 40)
-    report = one(path, limit=limit)
-    assert [(f.kind, f.row, f.excerpt) for f in report.findings] == [("long_prompt", 2, "50 tokens, 40 allowed")]
+    rows = [{"question": f"{n} " + "word " * (n % 300), "answer": "b"} for n in range(600)]
+    path = jsonl(tmp_path / "t.jsonl", *rows)
+    limit = PromptLimit(lambda prompts: [sum(len(m.content.split()) for m in prompt) for prompt in prompts], 298)
+    found = [(f.row, f.excerpt) for f in one(path, limit=limit).findings if f.kind == "long_prompt"]
+    assert found == [
+        (299, "299 tokens, 298 allowed"),
+        (300, "300 tokens, 298 allowed"),
+        (599, "299 tokens, 298 allowed"),
+        (600, "300 tokens, 298 allowed"),
+    ]
 
 
 @pytest.mark.parametrize(("name", "most"), [("pocket", None), (None, 100)])

@@ -41,7 +41,8 @@ def check(
 
     Exit code 0: nothing, or notes; 7: warnings at the most; 1: errors.
     """
-    from arpo.data.check import check, prompt_limit
+    from arpo.data.check import check
+    from arpo.data.check_length import prompt_limit
     from arpo.data.findings import exit_code
 
     reports = check(files, against=against, limit=prompt_limit(tokenizer, max_prompt_tokens), algebra=algebra)

@@ -8,7 +8,7 @@ Files are compared with one another pairwise, and with the files of `against`: t
 overlap.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,22 +16,14 @@ from arpo.data.check_answers import MODES, inconsistencies
 from arpo.data.check_cache import check_cache, is_cache
 from arpo.data.check_columns import Columns
 from arpo.data.check_conversations import form_of, judge
+from arpo.data.check_length import TOGETHER, Prompt, PromptLimit
 from arpo.data.check_overlap import Places, repeats
 from arpo.data.check_rows import Entry
 from arpo.data.findings import FileReport, Finding
 from arpo.data.rows import Row, scan_rows
 from arpo.errors import ConfigError, DataError
-from arpo.task import Message
 
 Source = str | Path
-
-
-@dataclass(frozen=True, slots=True)
-class PromptLimit:
-    """How long prompts may be. `tokens`: the length of a prompt in tokens."""
-
-    tokens: Callable[[tuple[Message, ...]], int]
-    most: int
 
 
 @dataclass(slots=True)
@@ -41,6 +33,8 @@ class _Sheet:
     report: FileReport
     entries: list[Entry] = field(default_factory=list)
     columns: Columns = field(default_factory=Columns)
+    prompts: list[tuple[int, Prompt]] = field(default_factory=list)
+    """Not yet measured."""
 
 
 def check(
@@ -97,42 +91,26 @@ def _task_sheets(source: Source, limit: PromptLimit | None) -> list[_Sheet]:
         _add(sheet, row, limit)
     if not sheets:
         raise DataError(f"{source}: holds not a single row")
+    for sheet in sheets.values():
+        _measure(sheet, limit)
     return list(sheets.values())
 
 
 def _add(sheet: _Sheet, row: Row, limit: PromptLimit | None) -> None:
     sheet.report.rows += 1
     entry, messages, found = judge(row, sheet.report.form)
-    sheet.report.findings += [*found, *_length(row.number, messages, limit)]
+    sheet.report.findings += found
+    if messages and limit is not None:
+        sheet.prompts.append((row.number, messages))
+        if len(sheet.prompts) == TOGETHER:
+            _measure(sheet, limit)
     if entry is not None:
         sheet.entries.append(entry)
     if not row.fault:
         sheet.columns.add(row.number, row.columns)
 
 
-def _length(number: int, messages: tuple[Message, ...], limit: PromptLimit | None) -> Iterator[Finding]:
-    if limit is None or not messages:
-        return
-    count = limit.tokens(messages)
-    if count > limit.most:
-        yield Finding("long_prompt", number, f"{count} tokens, {limit.most} allowed", "prompt")
-
-
-def prompt_limit(tokenizer_name: str | None, most: int | None) -> PromptLimit | None:
-    """The limit of `--tokenizer` and `--max-prompt-tokens`, None without either. Raises ConfigError for one of them."""
-    if tokenizer_name is None and most is None:
-        return None
-    if tokenizer_name is None or most is None:
-        raise ConfigError("the length of prompts takes both: --tokenizer NAME --max-prompt-tokens N")
-    from arpo.engine.models import load_tokenizer
-
-    tokenizer, _ = load_tokenizer(tokenizer_name)
-
-    def tokens(messages: Iterable[Message]) -> int:
-        plain = [{"role": message.role, "content": message.content} for message in messages]
-        if not tokenizer.chat_template:
-            return len(tokenizer("\n".join(message["content"] for message in plain))["input_ids"])
-        text = tokenizer.apply_chat_template(plain, tokenize=False, add_generation_prompt=True)
-        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    return PromptLimit(tokens, most)
+def _measure(sheet: _Sheet, limit: PromptLimit | None) -> None:
+    if limit is not None and sheet.prompts:
+        sheet.report.findings += limit.findings(sheet.prompts)
+        sheet.prompts.clear()

@@ -53,6 +53,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "contradicting_answers": Kind(_WARNING, "an earlier row has the same question and another answer"),
         "overlap": Kind(_WARNING, "the question is also in another of the files"),
         "test_overlap": Kind(_ERROR, "the question is in a file that this one must not overlap"),
+        "refused_prompt": Kind(_ERROR, "the chat template of the model refuses the prompt"),
         "long_prompt": Kind(_WARNING, "the prompt has more tokens than allowed"),
         "missing_column": Kind(_NOTE, "a column that other rows have is not there, or null"),
         "corrupt_entry": Kind(_ERROR, "an entry of a search cache that would teach a policy markup"),
