@@ -221,6 +221,7 @@ def react(*tools) -> ReactDialect:
         ("\nAction 2: python[x = [1]\nprint(x[0])]", Call("python", {"code": "x = [1]\nprint(x[0])"})),
         ("\nAction: python[```python\nprint(1)\n```]", Call("python", {"code": "print(1)"})),
         ("\nAction: python[]", ParseCode.EMPTY_ARGS),
+        ("\nAction: Python[1]", Call("python", {"code": "1"})),
         ("\nAction: finish[ 5 ]", "5"),
         ("Answer: 6", "6"),
         ("It must be \\boxed{7}", "7"),

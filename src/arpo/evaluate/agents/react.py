@@ -8,8 +8,8 @@
 
 The format and its loop are those of Yao et al. 2022 (arXiv 2210.03629), asked for by instruction and one example where
 the paper shows several. The model is stopped where it would write an observation itself; every turn of the policy
-begins with our `Thought:`, as in the paper's code. A tool that takes more than one text gets a JSON object between the
-brackets.
+begins with our `Thought:`, as in the paper's code. Names of actions may be capitalised, as the paper writes them. A
+tool that takes more than one text gets a JSON object between the brackets.
 """
 
 import json
@@ -124,18 +124,18 @@ class ReactDialect(TextDialect):
         return self._fitted(called[1], called[2].strip())
 
     def _fitted(self, name: str, text: str) -> Call | Fault:
-        tool = self._schemas.resolve(name)
+        tool = self._schemas.resolve(name) or self._schemas.resolve(name.lower())
         sole = self._schemas.sole_text(tool) if tool else None
         if sole is not None:
             inner = unfenced(text)
-            return self._schemas.fit(name, {sole: text if inner is None else inner})
+            return self._schemas.fit(tool or name, {sole: text if inner is None else inner})
         try:
             value, _ = load(text) if tool else ({}, None)
         except UnreadableError as error:
             return Fault(ParseCode.INVALID_JSON, f"The arguments are no valid JSON: {error}.")
         if not isinstance(value, dict):
             return Fault(ParseCode.INVALID_ARGS, "The arguments of this action are one JSON object.")
-        return self._schemas.fit(name, value)
+        return self._schemas.fit(tool or name, value)
 
     def answer(self, policy_text: str) -> str | None:
         r"""What the first action finishes with; without any action, an `Answer:` line or the last `\boxed{}`."""
