@@ -6,7 +6,6 @@ all braces, escaped ones too; after `\boxed` and a blank everything up to a doll
 came last; a box counts only at the very start of what was cut out; and F1 knows neither signs nor decimal points.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from arpo.reward.words import normalise
 
 BONUS = 0.1
 """For a right answer in a text that closes a search and a Python call."""
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _CLOSED = ("yes", "no", "noanswer")
 
 
@@ -34,10 +32,9 @@ def paper_reward(response: str, golds: Iterable[str]) -> PaperReward:
     fault = format_fault(response)
     if fault:
         return PaperReward(-1.0, fault=fault)
-    match = _ANSWER.search(response)
-    answer = boxed(match[1]) if match else None
+    answer = boxed(_tagged(response) or "")
     if answer is None:
-        return PaperReward(-1.0, fault="no box that can be read" if match else "no answer between the tags")
+        return PaperReward(-1.0, fault="no box that can be read")
     value = max((paper_f1(answer, gold) for gold in golds), default=0.0)
     both = "</search>" in response and "</python>" in response
     return PaperReward(value + BONUS if value > 0 and both else value, value, answer)
@@ -48,10 +45,17 @@ def paper_score(prediction: str, gold: str) -> float:
 
     A box that the published code cannot read is worth 0 here.
     """
-    match = _ANSWER.search(prediction)
-    text = match[1] if match else prediction
+    tagged = _tagged(prediction)
+    text = prediction if tagged is None else tagged
     answer = boxed(text) if "\\boxed" in text or "\\fbox" in text else text
     return 0.0 if answer is None else paper_f1(answer, gold)
+
+
+def _tagged(text: str) -> str | None:
+    """What the first `<answer>` holds; None if none is closed."""
+    _, opened, rest = text.partition("<answer>")
+    inside, closed, _ = rest.partition("</answer>")
+    return inside if opened and closed else None
 
 
 def format_fault(response: str) -> str:

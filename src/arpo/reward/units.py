@@ -63,6 +63,8 @@ _AT_END = re.compile(
     r"(?:\\[,;: ]|~|\s)*(?:\\(?:text|mathrm|mbox|textrm)\s*\{(?P<word>[^{}]*)\}|\^\s*(?:\{\s*\\circ\s*\}|\\circ)"
     r"|(?<=[\s\d}),])(?P<plain>[A-Za-z]+(?:/[A-Za-z]+)?))(?P<power>\^(?:[23]|\{[23]\}))?\s*$"
 )
+_LONGEST = 60
+"""Characters at the end of a formula in which a unit is looked for."""
 _JOINING = "and or to but not is than plus minus times over under per from with versus"
 _FUNCTIONS = "sin cos tan sec csc cot log exp sqrt arcsin arccos arctan mod gcd lcm max min inf"
 _NOT_COUNTED = frozenset(f"{_JOINING} {_FUNCTIONS}".split())
@@ -104,7 +106,7 @@ def parse_unit(text: str) -> Unit | None:
 
 def without_unit(text: str) -> tuple[str, Unit]:
     """A formula and the unit at its end, if there is one that can be no variable: set as a word, or `cm`."""
-    match = _AT_END.search(text)
+    match = _AT_END.search(text, max(len(text) - _LONGEST, 0))
     unit = parse_unit((match["word"] or match["plain"] or "°") + (match["power"] or "")) if match else None
     if match is None or unit is None or unit.counted or not unit.name or (match["plain"] and len(unit.name) == 1):
         return text, NO_UNIT
