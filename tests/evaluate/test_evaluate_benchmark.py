@@ -1,6 +1,11 @@
 """A set answered, judged and kept: what is on disk afterwards, and what a second start does and does not do again."""
 
+import os
 import random
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +18,7 @@ from arpo.errors import DataError
 from arpo.evaluate.estimates import Same
 from arpo.evaluate.figures import figures
 from arpo.evaluate.ledger import PENDING, SAMPLES, TREES, read_samples
-from arpo.evaluate.samples import Sample
+from arpo.evaluate.samples import Sample, from_line
 from arpo.evaluate.settings import PriceSettings
 from arpo.reward.judge.settings import JudgeSettings
 from arpo.reward.metrics import build
@@ -84,6 +89,41 @@ async def test_a_kill_costs_the_questions_in_flight_and_no_other(tmp_path: Path)
         [(row.answer, row.number) for row in question] for question in whole
     ]
     assert drawn(tmp_path) == drawn(tmp_path / "other")
+
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from eval_world import Adder, Exactly, ledger, questions, runner
+from rollout_fakes import ToyTool, toolbox
+slow = toolbox(ToyTool("search", delay=lambda context: 0.2), ToyTool("python"))
+work = runner(Adder(), tools=slow, samples=2, at_once=1).measure(questions(6), [Exactly()], ledger(Path(sys.argv[1])))
+asyncio.run(work)
+"""
+
+
+async def test_a_process_that_is_killed_loses_nothing_that_was_done(tmp_path: Path) -> None:
+    support = str(Path(__file__).parents[1] / "support")
+    child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)], env=os.environ | {"PYTHONPATH": support})
+    file, deadline = tmp_path / SAMPLES, time.monotonic() + 120
+    while child.poll() is None and not (file.exists() and file.stat().st_size):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    child.send_signal(signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    before, again = file.read_bytes(), Adder()
+    rows = await runner(again, samples=2).measure(TASKS, [Exactly()], ledger(tmp_path))
+    done = {row.task for row in rows_of(before)}
+    assert 0 < len(done) < 6
+    assert {f"q{x}" for x in again.asked} == {task.id for task in TASKS} - done
+    assert file.read_bytes().startswith(before[: before.rfind(b"\n") + 1])
+    assert [[row.score("em") for row in question] for question in rows] == [[1, 1]] * 6
+    assert [tree.rewards for tree in read_trees(tmp_path / TREES)] == [(1.0, 1.0)] * 6
+
+
+def rows_of(content: bytes) -> list[Sample]:
+    """The whole lines."""
+    return [from_line(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
 
 
 async def test_half_a_question_is_asked_again(tmp_path: Path) -> None:
