@@ -1,9 +1,12 @@
 """`arpo eval --benchmark` from the command line, on a model with random weights."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from completion_server import CompletionServer
 from judge_server import JudgeServer
 
 from arpo.cli import main
@@ -76,14 +79,55 @@ def test_the_same_command_goes_on_and_another_policy_is_refused(
     assert "## Against e" in (tmp_path / "b" / "results.md").read_text()
 
 
-def test_a_judge_over_http(tiny: Path, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tokens = ["--benchmark", "simpleqa", "--files", str(files), "--model", str(tiny), *SHORT, "--out", "e"]
-    with JudgeServer(lambda prompt: "INCORRECT") as server:
-        judge = ["--judge-url", server.url, "--judge-model", "m"]
-        assert main(["eval", *tokens, *judge, "--json"]) == 0
+def parrot(tiny: Path, text: str) -> CompletionServer:
+    """A server that always says the same, in the model's own tokens."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
+    said = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+
+    def logits(prefix: Sequence[int]) -> np.ndarray:
+        spoken = next((n for n in range(len(said), 0, -1) if list(prefix[-n:]) == said[:n]), 0)
+        scores = np.zeros(len(tokenizer))
+        scores[said[spoken % len(said)]] = 60.0
+        return scores
+
+    return CompletionServer(logits, decode=tokenizer.decode, encode=tokenizer.encode, eos=tokenizer.eos_token_id)
+
+
+def test_a_server_answers_and_another_judges(tiny: Path, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokens = ["--benchmark", "all", "--files", str(files), "--model", str(tiny), *SHORT, "--out", "e", "--json"]
+    prices = ["evaluation.prices.judgement=0.5", "evaluation.prices.sampled_tokens=10"]
+    with parrot(tiny, "<answer> \\boxed{1901} </answer>") as server, JudgeServer(lambda prompt: "B") as judge:
+        asked = ["--engine", server.url, "--judge-url", judge.url, "--judge-model", "m", *prices]
+        assert main(["eval", *tokens, *asked]) == 0
     results = json.loads(capsys.readouterr().out)
-    assert results["sets"]["simpleqa"]["metric"] == "simpleqa"
-    assert (results["metrics"]["simpleqa"]["model"], len(results["metrics"]["simpleqa"]["prompt_hash"])) == ("m", 16)
+    found, hotpotqa = results["sets"]["simpleqa"], results["sets"]["hotpotqa"]
+    assert found["metric"] == "simpleqa"
+    assert found["metrics"]["simpleqa"]["accuracy"] == pytest.approx(1 / 3)
+    assert found["grades"]["simpleqa"] == {"correct": 1, "incorrect": 2}
+    assert (found["unanswered"], found["malformed"], found["lost"]) == (0, 0, 0)
+    assert found["cost"]["judgements"] == len([prompt for prompt in judge.prompts if "In which year" in prompt]) == 2
+    assert found["cost"]["money"]["judge"] == 1.0
+    assert next(iter(hotpotqa["metrics"])) == "f1"
+    assert "judge_paper" in hotpotqa["metrics"]
+    assert results["about"]["engine"] == f"openai {server.url}"
+    card = results["metrics"]["simpleqa"]
+    assert (card["model"], len(card["prompt_hash"])) == ("m", 16)
+
+
+def test_training_does_not_take_log_probs_of_any_kind(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--model", str(tiny), "engine.type=openai", "engine.logprobs=any"]) == 2
+    assert 'engine.logprobs = "any" is for evaluation; training needs "whole"' in capsys.readouterr().err
+
+
+def test_held_out_tasks_take_several_answers(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokens = ["eval", "--model", str(tiny), *SHORT, "evaluation.tasks=3", "--samples", "2", "--out", "e", "--json"]
+    assert main(tokens) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["n"] == 3
+    kept = json.loads(Path("e", "evaluation.json").read_text())
+    assert (len(kept["scores"]), len(kept["rewards"])) == (3, 6)
 
 
 def test_what_cannot_work_is_refused_before_the_model_is_loaded(

@@ -117,10 +117,12 @@ def _refuse_alone(sets: Sets) -> None:
 
 
 def _held_out(resolved: "Resolved", out: Path | None, json: bool, quiet: bool) -> int:
+    from arpo.config.evaluation import for_evaluation
     from arpo.config.wire import build_heldout, build_policy, measure_policy
     from arpo.evaluate.store import save
     from arpo.train.runfolder import storage
 
+    resolved = for_evaluation(resolved)
     tasks = build_heldout(resolved.config)
     policy = build_policy(resolved.config, tasks=tasks)
     with _progress(quiet) as progress:
@@ -145,10 +147,11 @@ def _held_out(resolved: "Resolved", out: Path | None, json: bool, quiet: bool) -
 
 
 def _published(resolved: "Resolved", sets: Sets, out: Path | None, json: bool, quiet: bool) -> int:
-    from arpo.config.evaluation import measure
+    from arpo.config.evaluation import for_evaluation, measure
     from arpo.config.question_sets import SMOKE_QUESTIONS, Request, choose
     from arpo.config.wire import build_policy
 
+    resolved = for_evaluation(resolved)
     settings = resolved.config
     names = [name.strip() for name in (sets.benchmark or "all").split(",") if name.strip()]
     limit = SMOKE_QUESTIONS if sets.smoke and sets.limit is None else sets.limit

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +16,7 @@ from arpo.config.question_sets import Chosen, Request, judge_of
 from arpo.config.schema import Config
 from arpo.config.wire import Policy
 from arpo.data.benchmarks.subset import edition
+from arpo.engine.settings import OpenAISettings
 from arpo.evaluate.against import against
 from arpo.evaluate.agents.registry import build as build_method
 from arpo.evaluate.benchmark import Runner
@@ -49,6 +51,18 @@ _DECIDED_ELSEWHERE = (
 )
 """Not of an evaluation: it does not branch, and has its own temperature."""
 _PACKAGES = ("arpo", "torch", "transformers", "math-verify", "vllm")
+
+
+def for_evaluation(resolved: Resolved) -> Resolved:
+    """The same, but for what training alone needs of an engine: log-probs of the whole distribution.
+
+    Few servers report them at temperature 0.6 and top-p 0.95, and no figure of an evaluation reads them.
+    """
+    engine = resolved.config.engine
+    if not isinstance(engine, OpenAISettings):
+        return resolved
+    freed = engine.model_copy(update={"logprobs": "any"})
+    return replace(resolved, config=resolved.config.model_copy(update={"engine": freed}))
 
 
 async def measure(

@@ -8,7 +8,8 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from arpo.config.schema import Config
 from arpo.config.toolbox import build_toolbox as build_toolbox
 from arpo.data.settings import FactbookSettings, FilesSettings
+from arpo.engine.settings import OpenAISettings
 from arpo.errors import ConfigError, DataError, ToolSetupError
 from arpo.evaluate.agents.registry import build as build_method
 from arpo.evaluate.result import EvalResult
@@ -152,6 +154,7 @@ def _from_files(paths: Sequence[str]) -> list[Task]:
     tasks: dict[str, Task] = {}
     for path in paths:
         for task in read_tasks(path):
+            task = _by_whole_path(task) if task.id in tasks else task
             if task.id in tasks:
                 raise DataError(
                     f"{path}, row {task.provenance['row']}: the id {task.id!r} is also in "
@@ -159,6 +162,12 @@ def _from_files(paths: Sequence[str]) -> list[Task]:
                 )
             tasks[task.id] = task
     return list(tasks.values())
+
+
+def _by_whole_path(task: Task) -> Task:
+    """Of two files with one name in different folders, the later one's numbered rows are told by their whole path."""
+    file, row = task.provenance["file"], task.provenance["row"]
+    return replace(task, id=f"{file}:{row}") if task.id == f"{Path(file).name}:{row}" else task
 
 
 def fitting(tasks: Sequence[Task], config: Config, dialect: Dialect) -> list[Task]:
@@ -196,8 +205,15 @@ def refuse_unbacked_vocabulary(path: str, tokenizer: Any, names: Collection[str]
             )
 
 
+def refuse_unread_logprobs(config: Config) -> None:
+    """Importance ratios divide by the sampler's log-probs: they must be those of the whole distribution."""
+    if isinstance(config.engine, OpenAISettings) and config.engine.logprobs == "any":
+        raise ConfigError('engine.logprobs = "any" is for evaluation; training needs "whole"')
+
+
 def build_setup(config: Config, warn: Callable[[str], None]) -> Setup:
     """Everything that training needs. `warn` is told how many tasks are left out."""
+    refuse_unread_logprobs(config)
     tasks = build_tasks(config)
     heldout = build_heldout(config)[: config.train.eval_tasks] if config.train.eval_every is not None else []
     accelerator = build_accelerator(config)

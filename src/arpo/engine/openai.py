@@ -73,9 +73,10 @@ class OpenAIEngine:
         self._gate = Gate()
         self._version = 0
         self.stats = EngineStats()
+        self._top_k = settings.top_k if settings.logprobs == "whole" else 0
         self.capabilities = Capabilities(
-            entropy="topk" if settings.top_k else "sampled",
-            top_k=settings.top_k,
+            entropy="none" if settings.logprobs == "any" else "topk" if self._top_k else "sampled",
+            top_k=self._top_k,
             weight_update=publisher is not None,
             max_context=self._served.max_context,
         )
@@ -87,9 +88,10 @@ class OpenAIEngine:
     def check(self, params: SampleParams) -> None:
         """ConfigError if the server's log-probs would not be those of the whole distribution at this temperature.
 
-        Greedy sampling and temperature 1 without truncation fit every server.
+        Greedy sampling and temperature 1 without truncation fit every server, and everything does where nobody reads
+        them (`logprobs = "any"`).
         """
-        if params.temperature == 0:
+        if params.temperature == 0 or self._settings.logprobs == "any":
             return
         if params.temperature != 1 and not self._served.processed:
             raise ConfigError(
@@ -187,7 +189,7 @@ class OpenAIEngine:
             params.stop,
             params.end_tokens or self._end_tokens,
             fold(derive(seed, number) if number else seed),
-            self._settings.top_k,
+            self._top_k,
         )
 
     async def _request(self, ask: Ask) -> Answer:
@@ -222,7 +224,9 @@ class OpenAIEngine:
         tokens = np.array([token for answer in answers for token in answer.tokens], np.int32)
         logprob_T = np.concatenate([answer.logprob_T for answer in answers]).astype(np.float32)
         entropy_T, slack_T = -logprob_T, np.empty(0, np.float32)
-        if self._settings.top_k:
+        if self._settings.logprobs == "any":
+            entropy_T = np.zeros_like(logprob_T)
+        elif self._top_k:
             entropy_T, slack_T = midpoints(np.concatenate([answer.top_TK for answer in answers]), self._vocab_size)
         self.stats.calls += 1
         self.stats.prefix_tokens += len(prefix)

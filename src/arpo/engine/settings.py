@@ -128,6 +128,11 @@ class OpenAISettings(Frozen):
     """Log-probs asked for per token, from which entropies are bracketed; 0: none, and entropies are estimated by minus
     the log-prob of the token sampled."""
 
+    logprobs: Literal["whole", "any"] = "whole"
+    """"whole": those of the whole distribution at the sampling temperature, and sampling for which the server reports
+    others is refused; "any": what it reports, and no entropies, so that it may be sampled at any temperature and top_p.
+    `arpo eval` takes the second, since nothing there reads them; training refuses it."""
+
     vocab_size: int | None = Field(None, ge=2)
     """Tokens in the model's distribution, for the upper end of the brackets; None: what the model's configuration says,
     or as many as its tokenizer has."""
