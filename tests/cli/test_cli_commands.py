@@ -67,7 +67,7 @@ def test_a_closed_pipe_is_no_error() -> None:
         (["config", "show", "rollout.branching.type=none"], "rollout.initial = rollout.total"),
         (["config", "show", "--set", "rollout.total"], "table.key=value"),
         (["config", "convert", "nowhere.json"], "nowhere.json: cannot be read"),
-        (["train", "data.type=files", "data.train=nowhere.jsonl"], "nowhere.jsonl: no such task file"),
+        (["train", "data.type=files", "data.train=nowhere.jsonl"], "nowhere.jsonl: no such file"),
         (["train", "run.resume=true", "--overwrite"], "exclude each other"),
         (["eval", "data.type=files", "data.train=nowhere.jsonl"], "data.heldout names no file"),
     ],
