@@ -15,9 +15,6 @@ VOICE = voice_of(made(turns(), search()).dialect, "test")
 DIALECTS = (TirDialect(VOICE, "python", "code"), ReactDialect(VOICE, [search(), python()]))
 CODE = ("```", "```python\n", "\n```\n", "print(1)")
 MARKS = (
-    "```",
-    "```python\n",
-    "\n```\n",
     "\nAction:",
     " search[",
     "]",
