@@ -120,7 +120,7 @@ GROWN = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(GROWN)
 def test_a_group_grown_on_paper_is_the_group_that_grows(rollout: RolloutSettings) -> None:
     """A policy that always makes T calls, under a rule that always fires: branches, top-ups and calls are the same."""

@@ -70,11 +70,11 @@ def test_only_the_forms_kept_for_reproduction_look_where_they_should_not(name: s
 def test_a_preset_trains_the_pocket_policy_as_its_dry_run_said(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two steps of two small groups; the preset's own branching, credit and loss."""
+    """Two steps of a small group; the preset's own branching, credit and loss."""
     initial = [] if name == "aepo" else ["rollout.initial=2"]
     small = [
-        *("model.path=pocket", "tools.1.backend=monty", "data.tasks=40", "train.steps=2", "train.prompts=2"),
-        *("train.mini_batch=1", "rollout.total=4", "rollout.max_tokens=90", "entropy.window=4", *initial),
+        *("model.path=pocket", "tools.1.backend=monty", "data.tasks=40", "train.steps=2", "train.prompts=1"),
+        *("train.mini_batch=1", "rollout.total=4", "rollout.max_tokens=80", "entropy.window=4", *initial),
         *("optim.micro_tokens=1024", "train.checkpoint_every=2", f"run.out={tmp_path}", f"run.name={name}"),
     ]
     assert main(["train", "--preset", name, "--dry-run", "--json", *small]) == 0
@@ -83,7 +83,7 @@ def test_a_preset_trains_the_pocket_policy_as_its_dry_run_said(
     steps = read_rows(tmp_path / name / "metrics.jsonl")
     assert len(steps) == said["batch"]["steps"] == 2
     trees = [tree for file in sorted((tmp_path / name / "rollouts").glob("*.parquet")) for tree in read_trees(file)]
-    assert sum(len(tree.leaves) for tree in trees) == said["batch"]["all_trajectories"] == 16
+    assert sum(len(tree.leaves) for tree in trees) == said["batch"]["all_trajectories"] == 8
     assert sum(tree.generated_tokens for tree in trees) <= 2 * said["costs"]["largest"]["tokens"]
     decisions = [decision for tree in trees for decision in tree.decisions]
     assert decisions
