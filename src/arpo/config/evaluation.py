@@ -25,13 +25,14 @@ from arpo.evaluate.figures import figures
 from arpo.evaluate.folder import opened
 from arpo.evaluate.ledger import Ledger
 from arpo.evaluate.results import Results, SetResult
-from arpo.evaluate.run import all_of, sampled
+from arpo.evaluate.run import sampled
 from arpo.evaluate.samples import Sample
 from arpo.evaluate.settings import PUBLISHED
 from arpo.reward.answers import Mode, score_answer
 from arpo.reward.judge.settings import JudgeSettings
 from arpo.reward.metrics import RULES, build
 from arpo.reward.verdict import Metric
+from arpo.rollout.scheduler import together
 from arpo.task import AnswerKind
 
 OnSet = Callable[[str, int, int], None]
@@ -87,7 +88,7 @@ async def measure(
         metrics = await _built(chosen, judge_of(config), stack)
         attempt = stack.enter_context(opened(out, _sampling(resolved), overwrite=overwrite))
         runner = Runner(method, agent, rollout, settings.seed, attempt)
-        sets = await all_of(_measure_set(one, runner, metrics, config, request, out, on_progress) for one in chosen)
+        sets = await together(_measure_set(one, runner, metrics, config, request, out, on_progress) for one in chosen)
         results = Results(
             about=_about(config, agent.toolbox.names),
             metrics={name: metric.card() for name, metric in metrics.items()},

@@ -13,10 +13,11 @@ from functools import cached_property
 
 from arpo.evaluate.agents.base import Method, SeedParts, Solved
 from arpo.evaluate.ledger import Ledger
-from arpo.evaluate.run import OnProgress, all_of, answer
+from arpo.evaluate.run import OnProgress, answer
 from arpo.evaluate.samples import Sample, judged, samples_of, scored_tree
 from arpo.reward.verdict import Metric
 from arpo.rollout.agent import Agent
+from arpo.rollout.scheduler import together
 from arpo.rollout.settings import RolloutSettings
 from arpo.task import Task
 
@@ -103,4 +104,4 @@ class Runner:
                 ledger.keep(rows, scored_tree(ledger.tree(task), rows, metrics[0].name))
             tell()
 
-        await all_of(one(task, rows) for task, rows in questions)
+        await together(one(task, rows) for task, rows in questions)

@@ -10,19 +10,18 @@ paired by question. Trajectories that the infrastructure lost are left out and c
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
 
 from arpo.errors import ConfigError, DataError
 from arpo.evaluate.agents.base import Method, SeedParts, Solved
 from arpo.evaluate.result import EvalResult, summarise
 from arpo.reward.scorer import Scorer
 from arpo.rollout.agent import Agent
+from arpo.rollout.scheduler import together
 from arpo.rollout.settings import NoBranching, RolloutSettings
 from arpo.task import Task
 from arpo.tree import RolloutTree
 
-_Result = TypeVar("_Result")
 OnProgress = Callable[[int, int], None]
 """Called with (questions done, questions in all) after each question."""
 Keep = Callable[[int, Solved, float], Awaitable[None]]
@@ -67,17 +66,7 @@ async def answer(
             seconds = time.monotonic() - begin
         await keep(place, solved, seconds)
 
-    await all_of(one(place, task) for place, task in enumerate(tasks))
-
-
-async def all_of(work: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Result]:
-    """All results in order; the first failure cancels the rest and is raised itself."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            running = [group.create_task(one) for one in work]
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return [task.result() for task in running]
+    await together(one(place, task) for place, task in enumerate(tasks))
 
 
 async def evaluate(

@@ -7,7 +7,7 @@ and is raised as it is.
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from arpo.engine.base import Capabilities
 from arpo.errors import ConfigError
@@ -21,6 +21,7 @@ from arpo.tools.toolbox import ToolBox
 from arpo.tree import RolloutTree
 
 SeedParts = tuple[str | int, ...]
+Result = TypeVar("Result")
 
 
 def check(
@@ -133,7 +134,7 @@ def _seeded(tasks: Sequence[Task], seed_parts: SeedParts) -> Iterable[tuple[Task
         yield task, (*seed_parts, "again", again) if again else seed_parts
 
 
-async def together(coroutines: Iterable[Coroutine[Any, Any, RolloutTree]]) -> list[RolloutTree]:
+async def together(coroutines: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
     """All results in order; the first failure cancels the rest and is raised itself."""
     try:
         async with asyncio.TaskGroup() as group:
