@@ -34,7 +34,7 @@ def test_all_methods_share_what_the_environment_says() -> None:
     for config in (plan.resolved(arm).config for arm in plan.arms):
         assert config.optim.lr == 1e-3
         assert (config.train.prompts, config.train.mini_batch, config.rollout.max_tokens) == (16, 16, 400)
-        assert config.train.max_generated_tokens == 400_000
+        assert config.train.max_generated_tokens == 250_000
 
 
 @pytest.mark.parametrize(
