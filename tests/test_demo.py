@@ -9,6 +9,7 @@ from arpo import demo
 from arpo.errors import ConfigError
 
 SMALL = (
+    "tools.1.preload=[]",
     "data.tasks=60",
     "train.prompts=4",
     "train.max_generated_tokens=3000",

@@ -8,6 +8,8 @@ import pytest
 from arpo.compare.plan import make_plan
 from arpo.compare.run import run
 from arpo.errors import ConfigError
+from arpo.jobs import TRAINING_ENDED
+from arpo.train.runfolder import read_rows
 
 ENVIRONMENT = Path(__file__).resolve().parents[2] / "src" / "arpo" / "assets" / "compare.toml"
 SMALL = (
@@ -65,23 +67,40 @@ def test_a_folder_that_is_no_comparison_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+def ended(folder: Path, *accuracies: float) -> None:
+    """A run that has used up its budget, as `arpo train` leaves it."""
+    folder.mkdir(parents=True)
+    rows = [
+        {"step": step, "num_tokens": 900 * step, "num_tool_calls": 10 * step, "heldout/accuracy": accuracy}
+        for step, accuracy in enumerate(accuracies, 1)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / TRAINING_ENDED).touch()
+
+
 @pytest.mark.slow
-def test_a_comparison_leaves_a_table_a_picture_and_its_figures(tmp_path: Path) -> None:
+def test_a_comparison_goes_on_and_leaves_a_table_a_picture_and_its_figures(tmp_path: Path) -> None:
+    """Three runs are there already; the starting point is measured and the fourth run is trained, in real processes."""
     out = tmp_path / "compare"
-    assert run(out, None, ("grpo", "paper"), seeds=2, overrides=SMALL, at_once=2, quiet=True) == 0
+    ended(out / "grpo-seed0", 0.2, 0.3)
+    ended(out / "grpo-seed1", 0.25, 0.25)
+    ended(out / "paper-seed0", 0.3, 0.4)
+    (out / "environment.toml").write_bytes(ENVIRONMENT.read_bytes())
+    before = (out / "grpo-seed1" / "metrics.jsonl").read_text()
+    with pytest.raises(ConfigError, match="--resume"):
+        run(out, None, ("grpo", "paper"), seeds=2, overrides=SMALL)
+    assert run(out, None, ("grpo", "paper"), seeds=2, overrides=SMALL, at_once=2, resume=True, quiet=True) == 0
+    assert (out / "grpo-seed1" / "metrics.jsonl").read_text() == before
+    trained = read_rows(out / "paper-seed1" / "metrics.jsonl")
+    assert trained[-1]["num_tokens"] >= 1500
+
     figures = json.loads((out / "compare.json").read_text())
     assert figures["seeds"] == [0, 1]
+    assert figures["tokens"]["cost"] == min(1800, trained[-1]["num_tokens"])
     for axis in ("tokens", "calls"):
-        assert figures[axis]["cost"] > 0
         for method in ("grpo", "paper"):
             accuracies = figures[axis]["methods"][method]["accuracies"]
             assert len(accuracies) == 2
             assert all(0 <= value <= 1 for value in accuracies)
     assert "| paper |" in (out / "compare.md").read_text()
     assert "<svg" in (out / "compare.svg").read_text()
-
-    with pytest.raises(ConfigError, match="--resume"):
-        run(out, None, ("grpo", "paper"), seeds=2, overrides=SMALL)
-    rows = (out / "paper-seed1" / "metrics.jsonl").read_text()
-    assert run(out, None, ("grpo", "paper"), seeds=2, overrides=SMALL, resume=True, quiet=True) == 0
-    assert (out / "paper-seed1" / "metrics.jsonl").read_text() == rows
