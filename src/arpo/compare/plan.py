@@ -56,7 +56,8 @@ def make_plan(environment: str, methods: Sequence[str], seeds: int, overrides: S
     """
     if seeds < 2:
         raise ConfigError(f"seeds = {seeds}: an interval over training runs needs two or more")
-    arms = tuple(_arm(method, environment, overrides) for method in methods)
+    total = load([environment], overrides).config.rollout.total
+    arms = tuple(_arm(method, total) for method in methods)
     names = [arm.name for arm in arms]
     twice = next((name for name in names if names.count(name) > 1), None)
     if len(arms) < 2 or twice:
@@ -67,9 +68,9 @@ def make_plan(environment: str, methods: Sequence[str], seeds: int, overrides: S
     return plan
 
 
-def _arm(method: str, environment: str, overrides: Sequence[str]) -> Arm:
+def _arm(method: str, total: int) -> Arm:
+    """`total`: the environment's M."""
     if method in preset_names():
-        total = load([environment], overrides, preset=None).table()["rollout"]["total"]
         return Arm(method, method, None, _initial(preset_layer(method).values, total))
     if Path(method).is_file():
         return Arm(Path(method).stem, None, method, ())
