@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from arpo.compare.figures import AXES, Axis, Curve, Standing, equal_cost, mean_interval, standings, table
-from arpo.compare.plan import Plan
+from arpo.compare.plan import Plan, training
 from arpo.train.runfolder import write_atomic
 
 NAMES: Mapping[Axis, str] = {"tokens": "tokens sampled in training", "calls": "tool calls executed in training"}
@@ -17,7 +17,8 @@ POINTS = 60
 
 def write(out: Path, plan: Plan, curves: Mapping[str, Sequence[Curve]], seeds: Sequence[int]) -> None:
     """Write all three from the curves of whole seeds."""
-    figures = {"seeds": list(seeds), "commands": [shlex.join(("arpo", *arm.arguments)) for arm in plan.arms]}
+    commands = [shlex.join(("arpo", *training(plan, arm, seeds[0], out).arguments)) for arm in plan.arms]
+    figures = {"seeds": list(seeds), "commands": commands}
     write_atomic(out / "compare.json", json.dumps(figures | table(curves), indent=1))
     write_atomic(out / "compare.md", markdown(curves, len(seeds)))
     picture(out / "compare.svg", curves)
