@@ -90,4 +90,4 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .venv-trl .venv-verl .venv-vllm .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-trl .venv-verl .venv-vllm .venv-tinker .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

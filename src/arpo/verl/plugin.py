@@ -1,0 +1,1 @@
+"""What `import verl` loads of ours, in every process that it starts (entry point group `verl.plugins`)."""
