@@ -1,6 +1,6 @@
 """One worker process that compares formulas, the socket to it, and the deadline of a question.
 
-Workers are started by exec, so they carry nothing of a training process. They end when their socket does.
+A worker ends when its socket does.
 
 The deadline is one of work: what a worker could not compute because the machine was busy is given to it on top, up to a
 limit, so that scores do not depend on the load.
@@ -8,10 +8,7 @@ limit, so that scores do not depend on the load.
 
 import json
 import os
-import socket
 import struct
-import subprocess
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -19,12 +16,12 @@ from typing import Any
 
 from arpo.errors import VerifierError
 from arpo.reward.hybrid import Question
+from arpo.workers import start
 
 _START = 60.0
 """Seconds that a worker may take to import SymPy, on a machine under load."""
 _STARVED = 4.0
 """Deadlines that a question may take on the clock as long as its worker has not had one of processor time."""
-_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR")
 
 
 class Late(Exception):  # noqa: N818
@@ -68,19 +65,7 @@ class Worker:
 
     def __init__(self, memory_mb: int) -> None:
         self.jobs, self.rss = 0, 0
-        self.socket, theirs = socket.socketpair()
-        script = Path(__file__).with_name("mathematics_worker.py")
-        command = [sys.executable, "-P", "-s", str(script), str(os.getpid()), str(memory_mb)]
-        with theirs:
-            self.process: subprocess.Popen[bytes] = subprocess.Popen(
-                command,
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=_environment(),
-                cwd="/",
-                start_new_session=True,
-            )
+        self.process, self.socket = start(Path(__file__).with_name("mathematics_worker.py"), memory_mb)
 
     def ready(self) -> None:
         """Wait until it can be asked. VerifierError if it never can."""
@@ -142,10 +127,3 @@ class Worker:
         self.process.kill()
         self.process.wait()
         self.socket.close()
-
-
-def _environment() -> dict[str, str]:
-    """What a worker finds in its environment: no secrets, and the paths that Python imports from here."""
-    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    own = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
-    return passed | own | {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

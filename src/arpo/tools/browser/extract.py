@@ -9,11 +9,8 @@ text; what does not survive that either is told to the policy.
 import asyncio
 import importlib.util
 import json
-import os
-import socket
 import struct
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +20,7 @@ from arpo.tools.browser.defusing import harmless
 from arpo.tools.browser.errors import PageError
 from arpo.tools.limits import Turns
 from arpo.tools.running import off_the_clock
+from arpo.workers import start
 
 MAX_CHARS = 400_000
 """Of a document's text that is kept."""
@@ -32,7 +30,6 @@ _JOBS = 500
 """Documents after which a worker is retired."""
 _GROWN = 0.6
 """Share of its memory limit above which a worker is retired."""
-_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR")
 _SENTENCES = {
     "encrypted": "The document is encrypted and cannot be read.",
     "no_text": "There is no text in this document.",
@@ -71,19 +68,8 @@ class _Worker:
 
     def __init__(self, memory_mb: int) -> None:
         self.jobs, self.rss = 0, 0
-        self._socket, theirs = socket.socketpair()
+        self.process, self._socket = start(Path(__file__).with_name("worker.py"), memory_mb)
         self._socket.setblocking(False)
-        script = Path(__file__).with_name("worker.py")
-        command = [sys.executable, "-P", "-s", str(script), str(os.getpid()), str(memory_mb)]
-        with theirs:
-            self.process: subprocess.Popen[bytes] = subprocess.Popen(
-                command,
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=_environment(),
-                start_new_session=True,
-            )
 
     async def ready(self) -> None:
         """Wait until it has imported its parsers. RuntimeError if it cannot."""
@@ -217,10 +203,3 @@ def _kind(content_type: str) -> str:
     if content_type == "application/pdf":
         return "pdf"
     return "html" if content_type.endswith(_MARKUP) else "text"
-
-
-def _environment() -> dict[str, str]:
-    """What the worker finds in its environment: no secrets, and the paths that Python imports from here."""
-    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    own = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
-    return passed | own | {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
