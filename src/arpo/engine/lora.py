@@ -16,7 +16,7 @@ import copy
 import importlib.util
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from arpo.engine.settings import LoraSettings
+from arpo.engine.shards import cut
 from arpo.errors import ArpoError, ConfigError
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -234,10 +235,13 @@ def base_weights(model: Any) -> Iterator[None]:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def save_weights(model: Any, folder: Path) -> None:
-    """Write a model in Hugging Face layout; of one with an adapter the adapter alone, in peft's layout."""
+def save_weights(model: Any, folder: Path, state: Mapping[str, torch.Tensor] | None = None) -> None:
+    """Write a model in Hugging Face layout; of one with an adapter the adapter alone, in peft's layout.
+
+    `state`: the model's state dict put together where the model holds shards; of an adapter its own entries suffice.
+    """
     if not is_adapted(model):
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, state_dict=state)
         return
     from safetensors.torch import save_file
 
@@ -245,7 +249,7 @@ def save_weights(model: Any, folder: Path) -> None:
     config = copy.copy(model.peft_config[_NAME])
     config.inference_mode = True
     config.save_pretrained(str(folder))
-    tensors = {f"{_PREFIX}{name}": value.contiguous() for name, value in _adapter_state(model).items()}
+    tensors = {f"{_PREFIX}{name}": value.contiguous() for name, value in _adapter_state(model, state).items()}
     save_file(tensors, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
 
 
@@ -261,14 +265,14 @@ def load_adapter(model: Any, folder: Path) -> None:
             f"and {shapes[1]} here; it was made for another base model, rank or set of target modules"
         )
     for name, value in own.items():
-        value.copy_(new[name])
+        value.copy_(cut(new[name], value))
 
 
-def _adapter_state(model: Any) -> dict[str, torch.Tensor]:
+def _adapter_state(model: Any, state: Mapping[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
     """The adapter's tensors (not copies) without the adapter's name in theirs."""
     from peft import get_peft_model_state_dict
 
-    return get_peft_model_state_dict(model, adapter_name=_NAME, save_embedding_layers=False)
+    return get_peft_model_state_dict(model, state, adapter_name=_NAME, save_embedding_layers=False)
 
 
 def _read_adapter(folder: Path) -> dict[str, torch.Tensor]:

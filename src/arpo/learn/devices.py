@@ -39,6 +39,8 @@ class Devices:
 
     factor = 1
     """By which a loss is multiplied before its gradient is taken."""
+    first = True
+    """Whether this process writes what one of them has to write."""
     autocast = False
     """Whether forward passes are to multiply in bfloat16: the heads do that, accelerate's own would end at them."""
 
@@ -78,6 +80,7 @@ class Replicas(Devices):
         self.accelerator = accelerator
         self.device: torch.device = accelerator.device
         self.factor = int(accelerator.num_processes)
+        self.first = accelerator.process_index == 0
         self.autocast = accelerator.mixed_precision == "bf16"
         self._wrapped: Any = None
 

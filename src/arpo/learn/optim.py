@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from arpo.engine.shards import cut, kept, whole
 from arpo.learn.settings import OptimSettings
 
 
@@ -48,7 +49,7 @@ class Stepper:
 
     def clip(self) -> torch.Tensor:
         """Scale the gradient down to the allowed norm and return the norm that it had, over all shards."""
-        return _whole(nn.utils.clip_grad_norm_(self.weights, self.max_grad_norm))
+        return whole(nn.utils.clip_grad_norm_(self.weights, self.max_grad_norm))
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
@@ -77,8 +78,8 @@ class Stepper:
         place.
         """
         pairs = zip(self.weights, self.masters, strict=True)
-        copies = [None if master is weight else _kept(master.detach()) for weight, master in pairs]
-        return {"optimizer": _mapped(self.optimizer.state_dict(), lambda _, value: _kept(value)), "masters": copies}
+        copies = [None if master is weight else kept(master.detach()) for weight, master in pairs]
+        return {"optimizer": _mapped(self.optimizer.state_dict(), lambda _, value: kept(value)), "masters": copies}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -87,12 +88,12 @@ class Stepper:
         Every process is given the whole state, and keeps its shards of it.
         """
         params = [param for group in self.optimizer.param_groups for param in group["params"]]
-        self.optimizer.load_state_dict(_mapped(state["optimizer"], lambda i, value: _cut(value, params[i])))
+        self.optimizer.load_state_dict(_mapped(state["optimizer"], lambda i, value: cut(value, params[i])))
         for weight, master, saved in zip(self.weights, self.masters, state["masters"], strict=True):
             if (saved is None) != (master is weight):
                 raise ValueError("the optimiser's state was saved for weights of another precision")
             if saved is not None:
-                master.copy_(_cut(saved, master))
+                master.copy_(cut(saved, master))
 
 
 def _master(weight: nn.Parameter) -> nn.Parameter:
@@ -104,26 +105,3 @@ def _mapped(state: dict[str, Any], change: Callable[[int, Any], Any]) -> dict[st
     """An optimiser's state dict with every value of the i-th parameter changed."""
     values = {i: {name: change(i, value) for name, value in own.items()} for i, own in state["state"].items()}
     return state | {"state": values}
-
-
-def _whole(value: Any) -> Any:
-    """A sharded tensor put together, in every process; anything else as it is."""
-    return value.full_tensor() if hasattr(value, "full_tensor") else value
-
-
-def _kept(value: Any) -> Any:
-    """A sharded tensor put together, on the first process's CPU, None elsewhere; anything else as it is."""
-    whole = _whole(value)
-    if whole is value:
-        return value
-    return whole.cpu() if value.device_mesh.get_rank() == 0 else None
-
-
-def _cut(value: Any, like: torch.Tensor) -> Any:
-    """This process's shard of a whole tensor of the shape of a sharded one; anything else as it is."""
-    if not hasattr(like, "full_tensor") or not isinstance(value, torch.Tensor) or value.shape != like.shape:
-        return value
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    assert isinstance(like, DTensor)
-    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

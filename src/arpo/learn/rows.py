@@ -109,3 +109,8 @@ def per_segment(flat: FlatTree, value_N: np.ndarray) -> tuple[np.ndarray, ...]:
     """Values of a tree's tokens as one array per segment, empty where the policy sampled nothing."""
     pieces: Sequence[np.ndarray] = np.split(value_N, flat.start_S[1:])
     return tuple(p if s.is_policy else p[:0] for p, s in zip(pieces, flat.tree.segments, strict=True))
+
+
+def read_tokens(flats: Sequence[FlatTree], rows: Sequence[Row]) -> int:
+    """Tokens of the rows' trajectories, one by one: what a learner reads that shares no prefix."""
+    return sum(int(flats[row.tree].size_S[list(flats[row.tree].tree.ancestry(row.leaf))].sum()) for row in rows)

@@ -13,13 +13,14 @@ Several processes make the same step together (`arpo.learn.devices`): the figure
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from arpo.credit.base import Credit
-from arpo.errors import ArpoError
+from arpo.learn import saving
 from arpo.learn.attention import FLEX_BLOCK, best_form
 from arpo.learn.devices import devices_of
 from arpo.learn.logprobs import PolicyHead
@@ -29,15 +30,10 @@ from arpo.learn.mismatch import mismatch
 from arpo.learn.optim import Stepper, rate
 from arpo.learn.packing import Pack, packs
 from arpo.learn.reference import BaseHead
-from arpo.learn.rows import FlatTree, Row, all_rows, flatten, per_segment, rows_of
+from arpo.learn.rows import FlatTree, Row, all_rows, flatten, per_segment, read_tokens, rows_of
 from arpo.learn.settings import LossSettings, OptimSettings
+from arpo.learn.trains import DivergenceError as DivergenceError
 from arpo.tree import RolloutTree
-
-
-class DivergenceError(ArpoError):
-    """The loss or its gradient is NaN or infinite. Weights and optimiser are as they were before the update."""
-
-    exit_code = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,12 +182,13 @@ class Learner:
             rows, metrics = self._corrected(rows, old, sampled)
         factors = coefficients([row.weight_p for row in rows], [row.tree for row in rows], self.loss)
         made = self._packs(flats, rows, factors, old)
+        computed = sum(pack.tokens for pack in made)
         metrics |= {
             "num_tokens": float(sum(map(len, rows))),
             "num_trajectories": float(len(rows)),
             "num_groups": float(len({row.tree for row in rows})),
-            "sharing": _sharing(flats, rows, made),
-            "computed_tokens": float(sum(pack.tokens for pack in made)),
+            "sharing": read_tokens(flats, rows) / computed if computed else 0.0,
+            "computed_tokens": float(computed),
             "passes": float(len(made)),
         }
         return _Batch(flats, rows, self.devices.mine(made), float(sum(factor.sum() for factor in factors)), metrics)
@@ -288,13 +285,15 @@ class Learner:
         self.stepper.load_state_dict(state)
         self.updates = int(state["updates"])
 
+    def save(self, folder: Path, tokenizer: Any) -> None:
+        """Weights, tokenizer and state into a folder that is there; all processes call it, the first one writes."""
+        saving.write(self.model, self.state_dict(), folder, tokenizer, first=self.devices.first)
+
+    def load(self, folder: Path) -> None:
+        """Go on where `save` was called. CheckpointError if an adapter was trained on another base."""
+        self.load_state_dict(saving.read(self.model, folder))
+
 
 def _summed(share_P: torch.Tensor, pack: Pack) -> torch.Tensor:
     """Over the copies of each label."""
     return torch.zeros_like(pack.old_logp_U).index_add_(0, pack.index_P, share_P)
-
-
-def _sharing(flats: Sequence[FlatTree], rows: Sequence[Row], made: Sequence[Pack]) -> float:
-    """Tokens that the rows read one by one / tokens computed, padding included; 0 of nothing."""
-    flat = sum(int(flats[row.tree].size_S[list(flats[row.tree].tree.ancestry(row.leaf))].sum()) for row in rows)
-    return flat / sum(pack.tokens for pack in made) if made else 0.0

@@ -18,7 +18,7 @@ from arpo.credit.base import assign_all
 from arpo.credit.settings import CreditSettings, SoftCredit
 from arpo.data.trees import write_trees
 from arpo.errors import ConfigError, DataError
-from arpo.learn.update import DivergenceError, Learner
+from arpo.learn.trains import DivergenceError, Trains
 from arpo.reward.scorer import Scorer
 from arpo.rollout.agent import Agent
 from arpo.rollout.scheduler import check, rollout_many, unforkable
@@ -46,7 +46,7 @@ class Setup:
     tokenizer: Any
     agent: Agent
     scorer: Scorer
-    learner: Learner
+    learner: Trains
     tasks: Sequence[Task]
     heldout: HeldOut | None = None
 
@@ -112,7 +112,7 @@ class _Loop:
     def __init__(self, setup: Setup, plan: Plan, folder: RunFolder, reporter: Reporter) -> None:
         self.setup, self.plan, self.folder, self.reporter = setup, plan, folder, reporter
         self.trackers = Trackers(plan.train.trackers, folder.path, reporter.warn)
-        self.position = restore(folder.checkpoints, setup.model, setup.tokenizer, setup.learner, reporter.warn)
+        self.position = restore(folder.checkpoints, setup.tokenizer, setup.learner, reporter.warn)
         folder.rewind(self.position.step)
         if self.position.step:
             reporter.say(f"resuming after step {self.position.step}")
@@ -246,5 +246,5 @@ class _Loop:
 
     def _save(self) -> int:
         setup, keep = self.setup, self.plan.train.keep_checkpoints
-        save(self.folder.checkpoints, self.position, setup.model, setup.tokenizer, setup.learner, keep)
+        save(self.folder.checkpoints, self.position, setup.tokenizer, setup.learner, keep)
         return self.position.step
