@@ -24,6 +24,7 @@ from arpo.cli.evaluate import evaluate
 from arpo.cli.export import export
 from arpo.cli.index import app as index_app
 from arpo.cli.judge import app as judge_app
+from arpo.cli.plan import plan
 from arpo.cli.rollout import rollout
 from arpo.cli.serve_search import serve_search
 from arpo.cli.serve_tools import serve_tools
@@ -46,6 +47,7 @@ app.command(train)
 app.command(evaluate, name="eval")
 app.command(rollout)
 app.command(compare)
+app.command(plan)
 app.command(export)
 app.command(bench_app)
 app.command(benchmarks_app)

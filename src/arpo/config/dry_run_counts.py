@@ -96,8 +96,8 @@ def costs(train: TrainSettings, rollout: RolloutSettings, window: int, *, has_to
     rollout = rollout.model_copy(update={"max_tokens": room})
     limit = rollout.max_calls if has_tools else 0
     calls, tokens = math.ceil(limit * USED), math.ceil(rollout.max_tokens * USED)
-    paper = [_grown(rollout, calls, tokens, number) for number in range(_GROUPS if _draws(rollout) else 1)]
-    expected = [_load(rollout, group, calls, tokens, window) for group in paper]
+    paper = grown(rollout, calls, tokens)
+    expected = [group_load(rollout, group, calls, tokens, window) for group in paper]
     most = rollout.max_tokens + (window * limit if _looks_ahead(rollout) else 0)
     rounds = train.max_rounds if train.resample_flat else 1
     return Costs(
@@ -112,7 +112,7 @@ def costs(train: TrainSettings, rollout: RolloutSettings, window: int, *, has_to
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class Group:
     """`roots` from the prompt at first, branches by the depth they opened at, and fresh trajectories at the end."""
 
     roots: int
@@ -120,7 +120,15 @@ class _Group:
     top_ups: int
 
 
-def _load(rollout: RolloutSettings, group: _Group, calls: int, tokens: int, window: int) -> tuple[float, float]:
+def grown(rollout: RolloutSettings, calls: int, tokens: int) -> list[Group]:
+    """Groups on paper, in which every trajectory makes `calls` calls and samples `tokens`: one, or several for rules
+    that draw.
+    """
+    return [_grown(rollout, calls, tokens, number) for number in range(_GROUPS if _draws(rollout) else 1)]
+
+
+def group_load(rollout: RolloutSettings, group: Group, calls: int, tokens: int, window: int) -> tuple[float, float]:
+    """Tokens and calls of one such group, by the formulas above."""
     whole = group.roots + group.top_ups
     sampled = whole * tokens + sum(tokens * (calls + 1 - depth) / (calls + 1) for depth in group.depths)
     called = whole * calls + sum(calls - depth for depth in group.depths)
@@ -128,11 +136,11 @@ def _load(rollout: RolloutSettings, group: _Group, calls: int, tokens: int, wind
     return sampled + decisions * window, float(called)
 
 
-def _grown(rollout: RolloutSettings, calls: int, tokens: int, number: int) -> _Group:
+def _grown(rollout: RolloutSettings, calls: int, tokens: int, number: int) -> Group:
     """One group, in which every trajectory makes `calls` calls."""
     roots = max(rollout.total // 2, min(2, rollout.total)) if rollout.monitors else rollout.initial
     if not rollout.may_branch:
-        return _Group(rollout.total, (), 0)
+        return Group(rollout.total, (), 0)
     seeds = ("dry run", number)
     budget = Budget(
         rollout.total - roots, rollout.budget, rollout.branches, lambda path, depth: derive(*seeds, path, depth)
@@ -148,7 +156,7 @@ def _grown(rollout: RolloutSettings, calls: int, tokens: int, number: int) -> _G
         for grant in budget.settle():
             depths += [depth] * grant.opened
             paths += [child_path(grant.claim.path, depth, child) for child in range(1, grant.opened + 1)]
-    return _Group(roots, tuple(depths), rollout.total - roots - len(depths))
+    return Group(roots, tuple(depths), rollout.total - roots - len(depths))
 
 
 def _decide(rollout: RolloutSettings, budget: Budget, path: str, left: int, draw: float) -> None:

@@ -1,0 +1,82 @@
+"""This machine as a `Device`: a matrix product, a copy, and what the model itself does with them.
+
+The first two are the peaks that the other devices' data sheets state. On a CPU they say little about a small model,
+whose products are small and whose layers wait for Python, so `Pace` times a model's own forward pass: operations per
+second at a large batch, and the seconds that a step with hardly any work takes all the same.
+
+Times are CPU seconds of this process where asked for (`time.process_time`, one thread), so that a machine that others
+use says nearly what an idle one does.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from arpo.plan.hardware import Device
+from arpo.plan.shapes import Shape
+
+Clock = Callable[[], float]
+_SIDE, _BYTES, _TRIES = 1024, 1 << 26, 3
+
+
+def this_machine(clock: Clock = time.perf_counter) -> Device:
+    """Operations per second of a float32 matrix product and bytes per second of a copy (read and written), the best of
+    a few tries; the machine's memory. Takes about a second.
+    """
+    left, right = torch.randn(_SIDE, _SIDE), torch.randn(_SIDE, _SIDE)
+    source, target = torch.ones(_BYTES, dtype=torch.uint8), torch.empty(_BYTES, dtype=torch.uint8)
+    flops = 2.0 * _SIDE**3 / _best(lambda: left @ right, clock)
+    bandwidth = 2.0 * _BYTES / _best(lambda: target.copy_(source), clock)
+    memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    what = f"float32, {torch.get_num_threads()} threads, measured now"
+    return Device("cpu", flops, bandwidth, memory, bandwidth, what)
+
+
+def _best(run: Callable[[], Any], clock: Clock) -> float:
+    """Seconds of the quickest of a few tries, each long enough for the clock."""
+    run()
+    return min(_once(run, clock) for _ in range(_TRIES))
+
+
+def _once(run: Callable[[], Any], clock: Clock) -> float:
+    started, count = clock(), 0
+    while count == 0 or clock() - started < 0.05:
+        run()
+        count += 1
+    return (clock() - started) / count
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Of one model here. `flops`: operations per second of a forward pass over many tokens; `gradient`: the same of
+    forward and backward together.
+    """
+
+    flops: float
+    gradient: float
+
+
+def pace(model: Any, shape: Shape, *, rows: int = 8, length: int = 256, clock: Clock = time.perf_counter) -> Pace:
+    """Time a forward pass of `rows` rows of `length` random tokens, without and with its gradient."""
+    from arpo.plan.phases import forward_operations, gradient_operations
+
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, shape.vocabulary, (rows, length), generator=generator)
+    tokens, pairs = float(rows * length), rows * length**2 / 2
+
+    def forward() -> None:
+        with torch.no_grad():
+            model(input_ids=ids, use_cache=False)
+
+    def gradient() -> None:
+        model(input_ids=ids, use_cache=False).logits.float().logsumexp(-1).sum().backward()
+        model.zero_grad(set_to_none=True)
+
+    return Pace(
+        forward_operations(shape, tokens, tokens, pairs) / _best(forward, clock),
+        gradient_operations(shape, tokens, tokens, pairs) / _best(gradient, clock),
+    )
