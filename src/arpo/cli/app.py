@@ -24,6 +24,7 @@ from arpo.cli.evaluate import evaluate
 from arpo.cli.export import export
 from arpo.cli.index import app as index_app
 from arpo.cli.judge import app as judge_app
+from arpo.cli.launch import app as launch_app
 from arpo.cli.plan import plan
 from arpo.cli.rollout import rollout
 from arpo.cli.serve_search import serve_search
@@ -49,6 +50,7 @@ app.command(rollout)
 app.command(compare)
 app.command(plan)
 app.command(export)
+app.command(launch_app)
 app.command(bench_app)
 app.command(benchmarks_app)
 app.command(data_app)
