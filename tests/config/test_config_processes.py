@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from arpo.config.processes import build_accelerator
 from arpo.config.schema import Config
-from arpo.config.wire import build_accelerator
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from arpo.errors import ArpoError
 
 if TYPE_CHECKING:
     from arpo.config.load import Resolved
+    from arpo.train.loop import Setup
 
 
 def train(
@@ -26,7 +27,8 @@ def train(
 ) -> int:
     """Train a policy; results go to the run folder run.out/run.name.
 
-    Ctrl-C once finishes the step and saves, twice stops at once. With --dry-run the exit code is 2 where training would
+    Ctrl-C once finishes the step and saves, twice stops at once. In several processes: accelerate launch -m arpo.train
+    (docs/devices.md). With --dry-run the exit code is 2 where training would
     refuse something, 1 where not everything could be checked from here, else 0.
     """
     flags = [f"run.{flag}=true" for flag, given in (("resume", resume), ("overwrite", overwrite)) if given]
@@ -49,23 +51,32 @@ def _dry_run(resolved: "Resolved", json: bool) -> int:
 
 def _train(resolved: "Resolved", quiet: bool) -> int:
     from arpo.config.tool_list import facts
-    from arpo.config.wire import build_plan, build_setup
+    from arpo.config.wire import build_plan, build_setup, build_team
     from arpo.train.loop import train as run
     from arpo.train.progress import Reporter
     from arpo.train.runfolder import RunFolder
+    from arpo.train.team import launched
 
-    settings = resolved.config.run
-    with Reporter(settings.name, quiet=quiet) as reporter:
-        setup = build_setup(resolved.config, reporter.warn)
-        path = Path(settings.out) / settings.name
-        with RunFolder.open(
+    settings, mute = resolved.config.run, launched()[0] > 0
+    path = Path(settings.out) / settings.name
+
+    def opened(setup: "Setup") -> RunFolder:
+        if not setup.team.first:
+            return RunFolder(path)
+        return RunFolder.open(
             path,
             resolved.table(),
             resume=settings.resume,
             overwrite=settings.overwrite,
             tools={tool.name: facts(tool) for tool in setup.agent.toolbox.tools},
             reward=setup.scorer.card(),
-        ) as folder:
+        )
+
+    team = build_team(resolved.config)
+    with Reporter(settings.name, quiet=quiet, mute=mute) as reporter, team.together():
+        setup = build_setup(resolved.config, reporter.warn, team)
+        with opened(setup) as folder:
+            team.wait()  # until it is there
             result = run(setup, build_plan(resolved.config), folder, reporter)
         reporter.say(f"after step {result.position.step}: {path}")
     return result.exit_code

@@ -4,7 +4,6 @@ The order is that of cost: tasks and tools first, so that a wrong path or a miss
 last. Nothing here decides anything that the configuration does not say.
 """
 
-import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -14,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from arpo.config.processes import build_team as build_team
+from arpo.config.processes import twin_of
 from arpo.config.schema import Config
 from arpo.config.toolbox import build_toolbox as build_toolbox
 from arpo.data.settings import FactbookSettings, FilesSettings
@@ -31,6 +32,8 @@ from arpo.seeds import derive
 from arpo.task import Task
 from arpo.tools.toolbox import ToolBox
 from arpo.train.loop import HeldOut, Plan, Setup
+from arpo.train.publishing import Twin
+from arpo.train.team import ALONE, Team
 from arpo.tree import RolloutTree
 
 _TOOL_NAMES = ("search", "python")
@@ -49,6 +52,7 @@ class Policy:
     tokenizer: Any
     agent: Agent
     scorer: Scorer
+    twin: Twin | None = None
 
     async def __aenter__(self) -> "Policy":
         return self
@@ -58,10 +62,11 @@ class Policy:
         await self.scorer.close()
 
 
-def build_policy(config: Config, tasks: Sequence[Task] = (), *, trains: bool = False) -> Policy:
+def build_policy(config: Config, tasks: Sequence[Task] = (), *, trains: bool = False, team: Team = ALONE) -> Policy:
     """Build the tools, then load the model and put dialect and engine around it.
 
-    The model is loaded if the engine samples from it or it `trains`; else `Policy.model` is None.
+    The model is loaded if the engine samples from it or it `trains`; else `Policy.model` is None. `team`: the processes
+    that train together. Where they cut the model into shards, the engine is given a copy, `Policy.twin`.
 
     Raises ToolSetupError for a tool that cannot be built, and for one that `tasks` or the model's own vocabulary offer
     although it is not configured.
@@ -76,10 +81,14 @@ def build_policy(config: Config, tasks: Sequence[Task] = (), *, trains: bool = F
     model, tokenizer, vocab_size = _weights(config, trains)
     refuse_unbacked_vocabulary(config.model.path, tokenizer, toolbox.names)
     dialect = build_dialect(config.protocol, tokenizer, toolbox.tools)
-    engine = build_engine(config.engine, config.model, tokenizer, model, vocab_size=vocab_size)
+    twin = twin_of(config, model, team)
+    sampled_from = model if twin is None else twin.module
+    engine = build_engine(
+        config.engine, config.model, tokenizer, sampled_from, vocab_size=vocab_size, rank=team.rank, size=team.size
+    )
     _lend_policy(toolbox, engine, tokenizer, config.model.path)
     agent = Agent(engine, dialect, toolbox, vocab_size)
-    return Policy(model, tokenizer, agent, Scorer(config.reward, dialect, decided))
+    return Policy(model, tokenizer, agent, Scorer(config.reward, dialect, decided), twin)
 
 
 def _lend_policy(toolbox: ToolBox, engine: Any, tokenizer: Any, name: str) -> None:
@@ -211,13 +220,13 @@ def refuse_unread_logprobs(config: Config) -> None:
         raise ConfigError('engine.logprobs = "any" is for evaluation; training needs "whole"')
 
 
-def build_setup(config: Config, warn: Callable[[str], None]) -> Setup:
-    """Everything that training needs. `warn` is told how many tasks are left out."""
+def build_setup(config: Config, warn: Callable[[str], None], team: Team | None = None) -> Setup:
+    """Everything that training needs. `warn` is told how many tasks are left out. `team`: see `build_team`."""
+    team = build_team(config) if team is None else team
     refuse_unread_logprobs(config)
     tasks = build_tasks(config)
     heldout = build_heldout(config)[: config.train.eval_tasks] if config.train.eval_every is not None else []
-    accelerator = build_accelerator(config)
-    policy = build_policy(config, [*tasks, *heldout], trains=True)
+    policy = build_policy(config, [*tasks, *heldout], trains=True, team=team)
     kept = fitting(tasks, config, policy.agent.dialect)
     if len(kept) < len(tasks):
         warn(f"{len(tasks) - len(kept)} tasks have prompts longer than data.max_prompt_tokens and are left out")
@@ -226,9 +235,11 @@ def build_setup(config: Config, warn: Callable[[str], None]) -> Setup:
         tokenizer=policy.tokenizer,
         agent=policy.agent,
         scorer=policy.scorer,
-        learner=build_learner(config, policy.model, accelerator),
+        learner=build_learner(config, policy.model, team.accelerator),
         tasks=kept,
-        heldout=_measuring(config, policy, heldout) if heldout else None,
+        heldout=_measuring(config, policy, heldout, team) if heldout else None,
+        team=team,
+        twin=policy.twin,
     )
 
 
@@ -241,24 +252,6 @@ def build_plan(config: Config) -> Plan:
         credit=config.credit,
         seed=config.run.seed,
     )
-
-
-def build_accelerator(config: Config) -> Any:
-    """An `accelerate.Accelerator` if a launcher has started several processes, else None.
-
-    To be built before the model: it decides which device "cuda" means in this process. ConfigError for what the learner
-    does not have. WORLD_SIZE alone says nothing, since cluster managers set it too.
-    """
-    if int(os.environ.get("WORLD_SIZE", 1)) < 2 or "LOCAL_RANK" not in os.environ:
-        return None
-    from accelerate import Accelerator
-
-    from arpo.engine.models import pick_device
-    from arpo.learn.devices import check
-
-    accelerator = Accelerator(cpu=pick_device(config.model.device).type == "cpu")
-    check(accelerator)
-    return accelerator
 
 
 def build_learner(config: Config, model: Any, accelerator: Any = None) -> Learner:
@@ -288,17 +281,21 @@ def _reference(config: Config, model: Any) -> Any:
     return reference
 
 
-def _measuring(config: Config, policy: Policy, tasks: Sequence[Task]) -> HeldOut:
+def _measuring(config: Config, policy: Policy, tasks: Sequence[Task], team: Team) -> HeldOut:
     async def measure(step: int) -> Mapping[str, float]:
-        return (await measure_policy(config, policy, tasks)).metrics()
+        return (await measure_policy(config, policy, tasks, team=team)).metrics()
 
     return measure
 
 
 async def measure_policy(
-    config: Config, policy: Policy, tasks: Sequence[Task], on_progress: OnProgress | None = None
+    config: Config,
+    policy: Policy,
+    tasks: Sequence[Task],
+    on_progress: OnProgress | None = None,
+    team: Team = ALONE,
 ) -> EvalResult:
-    """The policy's accuracy on these tasks, sampled as `evaluation` says."""
+    """The policy's accuracy on these tasks, sampled as `evaluation` says, by all processes of the team together."""
     settings = config.evaluation
     method = build_method(settings.agent)
     agent = method.fit(policy.agent)
@@ -313,6 +310,7 @@ async def measure_policy(
             method=method,
             seed=settings.seed,
             on_progress=on_progress,
+            team=team,
         )
 
 

@@ -122,12 +122,26 @@ class InProcessPublisher:
             raise EngineDownError(f"vLLM kept its prefix cache of the weights before version {version}")
 
 
-class ServerPublisher:
-    """To `vllm serve` through its development endpoints (VLLM_SERVER_DEV_MODE=1) and a folder that both see."""
+class Elsewhere:
+    """Another process publishes to the server that this one asks; whoever calls it waits for that one."""
 
-    def __init__(self, connect: Callable[[], Server], folder: WeightsFolder) -> None:
-        """`connect`: a client of the server's root, without /v1. ConfigError if the server takes no weights."""
-        self._connect, self._folder = connect, folder
+    async def publish(self, weights: Any, version: int) -> None:
+        """Nothing is left to do."""
+
+
+class ServerPublisher:
+    """To `vllm serve` through its development endpoints (VLLM_SERVER_DEV_MODE=1) and a folder that both see.
+
+    To several servers the weights go at once, from one folder.
+    """
+
+    def __init__(self, connect: Callable[[], Server], folder: WeightsFolder, *more: Callable[[], Server]) -> None:
+        """`connect`, `more`: clients of a server's root, without /v1. ConfigError if one takes no weights."""
+        self._folder = folder
+        self._servers = [(one, self._method(one)) for one in (connect, *more)]
+
+    @staticmethod
+    def _method(connect: Callable[[], Server]) -> str:
         server = connect()
         try:
             said = server.ask("GET", "/server_info?config_format=json")
@@ -136,14 +150,23 @@ class ServerPublisher:
                 f'engine.publish = "vllm", but {server.base_url} takes no weights ({error}); start it with '
                 "VLLM_SERVER_DEV_MODE=1 in its environment, where nobody else can reach it"
             ) from error
-        self._method = _method(server.base_url, said)
+        return _method(server.base_url, said)
 
     async def publish(self, weights: Any, version: int) -> None:
         folder = await asyncio.to_thread(self._folder.write, weights, f"version-{version}")
-        server = self._connect()
+        try:
+            async with asyncio.TaskGroup() as sending:
+                for connect, method in self._servers:
+                    sending.create_task(self._send(connect(), method, folder, version))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            self._folder.remove(folder)
+
+    async def _send(self, server: Server, method: str, folder: Path, version: int) -> None:
         try:
             await server.post(
-                "/collective_rpc", {"method": self._method, "kwargs": {"weights_path": str(folder.resolve())}}, _as_is
+                "/collective_rpc", {"method": method, "kwargs": {"weights_path": str(folder.resolve())}}, _as_is
             )
             answer = await server.post("/reset_prefix_cache", {}, _as_is)
             await server.post("/update_weight_version", {"new_version": str(version)}, _as_is)
@@ -153,7 +176,6 @@ class ServerPublisher:
                 f"{self._folder.root} under this name (engine.publish_folder)"
             ) from error
         finally:
-            self._folder.remove(folder)
             await server.close()
         if not answer.get("success"):
             raise EngineDownError(
@@ -177,21 +199,41 @@ def _method(url: str, said: Mapping[str, Any]) -> str:
     return "reload_weights"
 
 
-def server_publisher(settings: OpenAISettings) -> ServerPublisher | None:
-    """What `engine.publish` asks for; None for a server that keeps its weights."""
+def server_publisher(settings: OpenAISettings, *, first: bool = True) -> Publisher | None:
+    """What `engine.publish` asks for; None for a server that keeps its weights.
+
+    Of several processes the `first` publishes for all.
+    """
     if settings.publish == "none":
         return None
+    if not first:
+        return Elsewhere()
+    connect, *more = (_connector(settings, url) for url in (settings.base_url, *settings.replicas))
+    return ServerPublisher(connect, WeightsFolder(settings.publish_folder), *more)
 
+
+def _connector(settings: OpenAISettings, url: str) -> Callable[[], Server]:
     def connect() -> Server:
         return Server(
-            settings.base_url.rstrip("/").removesuffix("/v1"),
+            url.rstrip("/").removesuffix("/v1"),
             key_variable=settings.key_variable,
             concurrency=1,
             timeout=settings.timeout,
             retries=settings.retries,
         )
 
-    return ServerPublisher(connect, WeightsFolder(settings.publish_folder))
+    return connect
+
+
+def dealt(settings: OpenAISettings, rank: int, size: int) -> OpenAISettings:
+    """The settings with the one server that this process asks. ConfigError if some would be asked by nobody."""
+    urls = (settings.base_url, *settings.replicas)
+    if len(urls) > size:
+        raise ConfigError(
+            f"engine.base_url and engine.replicas name {len(urls)} servers for {size} process(es), and each process "
+            "asks one: start as many with accelerate launch --num_processes, or take servers off the list"
+        )
+    return settings.model_copy(update={"base_url": urls[rank % len(urls)], "replicas": ()})
 
 
 def _as_is(answer: Any) -> Any:

@@ -22,10 +22,13 @@ def build(
     module: Any | None,
     *,
     vocab_size: int | None = None,
+    rank: int = 0,
+    size: int = 1,
 ) -> Engine:
     """The engine that `settings` describe. `module`: the policy's own, or None where `needs_module` is False.
 
-    `vocab_size`: tokens in the policy's distribution, where it is known.
+    `vocab_size`: tokens in the policy's distribution, where it is known. `rank`, `size`: of the processes that train
+    together; servers are dealt to them, and the first one publishes to all.
     Raises ArpoError, or EngineDownError where a server does not answer.
     """
     if isinstance(settings, LocalSettings):
@@ -34,9 +37,11 @@ def build(
         return make_engine(module, tokenizer, settings)
     if isinstance(settings, OpenAISettings):
         from arpo.engine.openai import OpenAIEngine
-        from arpo.engine.publishing import server_publisher
+        from arpo.engine.publishing import dealt, server_publisher
 
-        return OpenAIEngine(tokenizer, settings, vocab_size=vocab_size, publisher=server_publisher(settings))
+        own = dealt(settings, rank, size)
+        publisher = server_publisher(settings, first=rank == 0)
+        return OpenAIEngine(tokenizer, own, vocab_size=vocab_size, publisher=publisher)
     from arpo.engine.vllm import VllmEngine
 
     return VllmEngine(model, tokenizer, settings, module)

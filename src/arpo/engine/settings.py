@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from arpo.settings import Frozen
 
@@ -114,6 +114,10 @@ class OpenAISettings(Frozen):
     base_url: str = "http://127.0.0.1:8000/v1"
     """Up to and including the version, as clients want it."""
 
+    replicas: tuple[str, ...] = ()
+    """More servers of the same model, by their `base_url`. They are dealt to the processes that train together, one
+    after the other with `base_url` first: each process asks one of them."""
+
     api: Literal["openai", "sglang"] = "openai"
     """"openai": completions with vLLM's extensions; "sglang": SGLang's own /generate, the only one of its endpoints
     that names top log-probs by id."""
@@ -160,6 +164,14 @@ class OpenAISettings(Frozen):
     publish_folder: str | None = None
     """Folder in which new weights wait until the server has read them; it must see it under the same name. None: a
     temporary folder, for servers on this machine."""
+
+    @field_validator("replicas")
+    @classmethod
+    def _are_plain_and_others(cls, urls: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        found = [info.data.get("base_url"), *urls]
+        if len(set(found)) < len(found):
+            raise ValueError(f"replicas = {list(urls)}: each server is named once, in base_url or here")
+        return tuple(cls._is_plain(url) for url in urls)
 
     @field_validator("base_url")
     @classmethod

@@ -20,6 +20,7 @@ from arpo.rollout.agent import Agent
 from arpo.rollout.scheduler import together
 from arpo.rollout.settings import NoBranching, RolloutSettings
 from arpo.task import Task
+from arpo.train.team import ALONE, Team
 from arpo.tree import RolloutTree
 
 OnProgress = Callable[[int, int], None]
@@ -78,8 +79,11 @@ async def evaluate(
     method: Method,
     seed: int = 0,
     on_progress: OnProgress | None = None,
+    team: Team = ALONE,
 ) -> EvalResult:
     """Answer every task under `rollout` (see `sampled`) and score it. `agent`: as `method.fit` gave it.
+
+    Of a `team` of processes each answers its share, and all get the result of the whole.
 
     Raises DataError without tasks, ConfigError if `rollout` branches, ArpoError if no trajectory at all could be
     scored.
@@ -93,19 +97,22 @@ async def evaluate(
         )
     begin, done = time.monotonic(), itertools.count(1)
     trees: dict[int, RolloutTree] = {}
+    places = team.deal(range(len(tasks)))
+    own = [tasks[place] for place in places]
 
-    async def keep(place: int, solved: Solved, seconds: float) -> None:
+    async def keep(index: int, solved: Solved, seconds: float) -> None:
         if on_progress is not None:
-            on_progress(next(done), len(tasks))
-        trees[place] = await scorer.scored(solved.tree, tasks[place])
+            on_progress(next(done), len(own))
+        trees[index] = await scorer.scored(solved.tree, own[index])
 
     await answer(
-        tasks,
+        own,
         method,
         agent,
         rollout=rollout,
-        seeds=lambda place, task: (seed, "evaluate", place),
+        seeds=lambda index, task: (seed, "evaluate", places[index]),
         keep=keep,
         gate=asyncio.Semaphore(rollout.concurrency),
     )
-    return summarise(tasks, [trees[place] for place in range(len(tasks))], time.monotonic() - begin, seed)
+    whole = await team.gather([trees[index] for index in range(len(own))])
+    return summarise(tasks, whole, time.monotonic() - begin, seed)

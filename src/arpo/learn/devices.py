@@ -160,7 +160,7 @@ def devices_of(accelerator: Any = None) -> Devices:
     check(accelerator)
     if accelerator.num_processes == 1:
         return _Single(accelerator)
-    return Shards(accelerator) if _sharded(accelerator) else Replicas(accelerator)
+    return Shards(accelerator) if is_sharded(accelerator) else Replicas(accelerator)
 
 
 class _Single(Devices):
@@ -207,7 +207,7 @@ def _layers(head: nn.Module) -> list[nn.Module]:
     return [module for module in reversed(list(head.modules())) if type(module).__name__ in names]
 
 
-def _sharded(accelerator: Any) -> bool:
+def is_sharded(accelerator: Any) -> bool:
     """Whether FSDP was asked for. On CPUs accelerate leaves that in the environment and nowhere else."""
     if accelerator.distributed_type == "MULTI_CPU":
         return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"

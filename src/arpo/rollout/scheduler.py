@@ -6,7 +6,7 @@ and is raised as it is.
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from arpo.engine.base import Capabilities
@@ -112,10 +112,12 @@ async def rollout_many(
     settings: RolloutSettings,
     entropy: EntropySettings,
     seed_parts: SeedParts,
+    deal: Callable[[Sequence[Any]], Sequence[Any]] = lambda whole: whole,
 ) -> list[RolloutTree]:
     """One tree per task, in order, `settings.concurrency` prompts in flight at once.
 
-    A task that stands in the list more than once gets other seeds each time.
+    A task that stands in the list more than once gets other seeds each time. `deal` picks those that are rolled out
+    here, where several processes share the list; the seeds are the same wherever that is.
     """
     gate = asyncio.Semaphore(settings.concurrency)
 
@@ -123,7 +125,7 @@ async def rollout_many(
         async with gate:
             return await rollout(task, agent, settings=settings, entropy=entropy, seed_parts=seeds)
 
-    return await together(one(task, seeds) for task, seeds in _seeded(tasks, seed_parts))
+    return await together(one(task, seeds) for task, seeds in deal(list(_seeded(tasks, seed_parts))))
 
 
 def _seeded(tasks: Sequence[Task], seed_parts: SeedParts) -> Iterable[tuple[Task, SeedParts]]:

@@ -7,6 +7,7 @@ run again gives others.
 
 import re
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,3 +78,15 @@ class ToolStats:
         }
         numbers |= {f"faults/{kind}": float(count) for kind, count in sorted(self.faults.items())}
         return {f"tools/{name}/{key}": value for key, value in numbers.items()}
+
+
+def together(parts: Sequence[ToolStats]) -> ToolStats:
+    """What one tool did in several processes; `in_flight` is the most of any of them."""
+    whole = ToolStats(in_flight=max(part.in_flight for part in parts))
+    for part in parts:
+        for name in ("calls", "ok", "errors", "timeouts", "infra_errors", "cached", "retries", "openings", "abandoned"):
+            setattr(whole, name, getattr(whole, name) + getattr(part, name))
+        whole.waited += part.waited
+        whole.faults.update(part.faults)
+        whole.latencies.extend(part.latencies)
+    return whole

@@ -3,16 +3,16 @@
 A step is a function of the run's seed, its number and the weights, so a step that is run again after a crash draws what
 it drew before. Groups whose rewards do not differ carry no gradient; with `resample_flat` they are replaced by fresh
 prompts (dynamic sampling), and what they cost is counted all the same.
+
+Several processes go through the loop side by side (`arpo.train.team`): each samples its share of the groups, all make
+the update together, the first one writes.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
-
-import numpy as np
 
 from arpo.credit.base import assign_all
 from arpo.credit.settings import CreditSettings, SoftCredit
@@ -21,26 +21,34 @@ from arpo.errors import ConfigError, DataError
 from arpo.learn.trains import DivergenceError, Trains
 from arpo.reward.scorer import Scorer
 from arpo.rollout.agent import Agent
-from arpo.rollout.scheduler import check, rollout_many, unforkable
+from arpo.rollout.scheduler import check, unforkable
 from arpo.rollout.settings import EntropySettings, RolloutSettings
-from arpo.seeds import derive
 from arpo.task import Task
-from arpo.train.costs import engine_costs, snapshot
+from arpo.train.collect import Collected, collect
+from arpo.train.costs import Spent, between, costs, snapshot
 from arpo.train.progress import Reporter
+from arpo.train.publishing import Twin, publish
 from arpo.train.runfolder import RunFolder, storage
 from arpo.train.settings import TrainSettings
 from arpo.train.signals import StopRequest, graceful
 from arpo.train.state import Position, restore, save
-from arpo.train.stats import has_signal, mean, rollout_stats
+from arpo.train.stats import mean, rollout_stats
+from arpo.train.team import ALONE, Team
 from arpo.train.trackers import Trackers
 from arpo.tree import RolloutTree
+
+_PASSED_ON_S = 3.0
+"""In which a launcher sends a signal on that the terminal has sent already."""
 
 HeldOut = Callable[[int], Coroutine[Any, Any, Mapping[str, float]]]
 
 
 @dataclass
 class Setup:
-    """The live objects of a run. `heldout(step)` gives the `heldout/...` metrics; None: none while training."""
+    """The live objects of a run. `heldout(step)` gives the `heldout/...` metrics; None: none while training.
+
+    `team`: the processes that train together. `twin`: the copy of a policy in shards that the engine is given.
+    """
 
     model: Any
     tokenizer: Any
@@ -49,6 +57,8 @@ class Setup:
     learner: Trains
     tasks: Sequence[Task]
     heldout: HeldOut | None = None
+    team: Team = ALONE
+    twin: Twin | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +81,10 @@ class TrainResult:
 
 
 def train(setup: Setup, plan: Plan, folder: RunFolder, reporter: Reporter) -> TrainResult:
-    """Train until the first budget of `plan.train` is used up. Continues where `folder` stands."""
+    """Train until the first budget of `plan.train` is used up. Continues where `folder` stands.
+
+    Several processes call it together, inside `setup.team.together()`.
+    """
     if not setup.tasks:
         raise DataError("no training tasks: check data.* in the config")
     if not setup.agent.engine.capabilities.weight_update:
@@ -88,44 +101,31 @@ def train(setup: Setup, plan: Plan, folder: RunFolder, reporter: Reporter) -> Tr
         unforkable=unforkable(setup.agent.toolbox),
     )
     loop = _Loop(setup, plan, folder, reporter)
-    with asyncio.Runner() as runner, graceful(reporter.say) as stop:
+    with asyncio.Runner() as runner, graceful(reporter.say, _PASSED_ON_S if setup.team.size > 1 else 0.0) as stop:
         return runner.run(loop.run_and_close(stop))
-
-
-@lru_cache(maxsize=2)
-def _order(seed: int, epoch: int, tasks: int) -> np.ndarray:
-    """The order of the tasks in one epoch; a batch touches two epochs at the most."""
-    return np.random.default_rng(derive(seed, "order", epoch)).permutation(tasks)
-
-
-@dataclass(frozen=True)
-class _Collected:
-    """What a step sampled: all its trees, those that the update gets, the task cursor after them, `dynamic/...`."""
-
-    trees: list[RolloutTree]
-    used: list[RolloutTree]
-    cursor: int
-    metrics: dict[str, float]
 
 
 class _Loop:
     def __init__(self, setup: Setup, plan: Plan, folder: RunFolder, reporter: Reporter) -> None:
         self.setup, self.plan, self.folder, self.reporter = setup, plan, folder, reporter
-        self.trackers = Trackers(plan.train.trackers, folder.path, reporter.warn)
-        self.position = restore(folder.checkpoints, setup.tokenizer, setup.learner, reporter.warn)
-        folder.rewind(self.position.step)
+        trackers = plan.train.trackers if setup.team.first else ()
+        self.trackers = Trackers(trackers, folder.path, reporter.warn)
+        self.position = restore(folder.checkpoints, setup.tokenizer, setup.learner, reporter.warn, setup.team)
+        if setup.team.first:
+            folder.rewind(self.position.step)
         if self.position.step:
             reporter.say(f"resuming after step {self.position.step}")
 
     async def run_and_close(self, stop: StopRequest) -> TrainResult:
         async with self.setup.agent, self.setup.scorer:
-            await self.setup.scorer.check()
-            return await self.run(stop)
+            with self.setup.team.cancelling():
+                await self.setup.scorer.check()
+                return await self.run(stop)
 
     async def run(self, stop: StopRequest) -> TrainResult:
-        await self.setup.agent.engine.publish(self.setup.model, self.position.step)
+        await publish(self.setup, self.position.step)
         saved = self.position.step
-        while not self._finished() and not stop:
+        while not self._finished() and not self._stopped(stop):
             await self._step()
             if self.position.step % self.plan.train.checkpoint_every == 0:
                 saved = self._save()
@@ -133,6 +133,11 @@ class _Loop:
             self._save()
         self.trackers.close()
         return TrainResult(self.position, stop.exit_code)
+
+    def _stopped(self, stop: StopRequest) -> bool:
+        """Whether any process was asked to stop; then all were."""
+        stop.signal = max(self.setup.team.share(stop.signal or 0)) or None
+        return bool(stop)
 
     def _finished(self) -> bool:
         return self._done() >= 1
@@ -149,84 +154,59 @@ class _Loop:
 
     async def _step(self) -> None:
         """One step: everything it leaves on disk is written before the position moves on."""
-        begin, number = time.monotonic(), self.position.step + 1
-        asked = snapshot(self.setup.agent.engine.stats)
-        self.setup.agent.toolbox.drain()  # of the evaluation before
-        self.setup.scorer.drain()
-        groups = await self._collect(number)
-        trees = groups.trees
+        setup, number = self.setup, self.position.step + 1
+        begin, asked = time.monotonic(), snapshot(setup.agent.engine.stats)
+        setup.agent.toolbox.drain()  # of the evaluation before
+        setup.scorer.drain()
+        groups = await collect(setup, self.plan, number, self.position.cursor)
+        self._warn_of_missing(number, groups)
         generated = time.monotonic()
-        costs = engine_costs(asked, self.setup.agent.engine.stats, trees, generated - begin)
-        costs |= self.setup.agent.toolbox.drain() | self.setup.scorer.drain()
+        engine, tools = between(asked, setup.agent.engine.stats), setup.agent.toolbox.take_stats()
+        scorer = setup.scorer.drain()
         try:
             row = self._update(groups.used)
         except DivergenceError as error:
             raise DivergenceError(f"step {number}, {error}") from error
-        await self.setup.agent.engine.publish(self.setup.model, number)
-        updated = time.monotonic()
-        with storage(self.folder.rollouts):
-            write_trees(self.folder.rollout_file(number), trees, step=number, decode=self.setup.agent.dialect.decode)
-        at = self.position.after(
-            cursor=groups.cursor,
-            generated_tokens=sum(tree.generated_tokens for tree in trees),
-            tool_calls=sum(tree.tool_calls for tree in trees),
-            seconds=updated - begin,
+        await publish(setup, number)
+        spent = setup.team.share(Spent(engine, tools, scorer, generated - begin, time.monotonic() - generated))
+        await self._conclude(number, groups, costs(spent, groups.trees), row)
+
+    async def _conclude(
+        self, number: int, groups: Collected, costs: Mapping[str, float], update: Mapping[str, float]
+    ) -> None:
+        """Move on: the same position in all processes, and the step's row, with what is measured every few steps."""
+        trees = groups.trees
+        if self.setup.team.first:
+            with storage(self.folder.rollouts):
+                file = self.folder.rollout_file(number)
+                write_trees(file, trees, step=number, decode=self.setup.agent.dialect.decode)
+        sampled, seconds = (
+            sum(tree.generated_tokens for tree in trees),
+            costs["timing_s/gen"] + costs["timing_s/update"],
         )
-        timing = {"timing_s/gen": generated - begin, "timing_s/update": updated - generated}
-        row = {"step": number} | costs | rollout_stats(trees) | groups.metrics | row | timing | at.metrics()
-        row["throughput/tokens_s"] = sum(tree.generated_tokens for tree in trees) / (updated - begin)
-        self.position = at
+        self.position = self.position.after(
+            cursor=groups.cursor,
+            generated_tokens=sampled,
+            tool_calls=sum(tree.tool_calls for tree in trees),
+            seconds=seconds,
+        )
+        row = {"step": number, **costs, **rollout_stats(trees), **groups.metrics, **update, **self.position.metrics()}
+        row["throughput/tokens_s"] = sampled / seconds
         every = self.plan.train.eval_every
         if self.setup.heldout is not None and every and (number % every == 0 or self._finished()):
             row |= await self.setup.heldout(number)
-        self.folder.append(row)
-        self.trackers.log(row, number)
+        if self.setup.team.first:
+            self.folder.append(row)
+            self.trackers.log(row, number)
         self.reporter.step(row, min(self._done(), 1.0))
 
-    async def _collect(self, step: int) -> _Collected:
-        """Sample and score this step's groups; with `resample_flat` round after round until enough of them differ."""
-        settings, cursor = self.plan.train, self.position.cursor
-        trees: list[RolloutTree] = []
-        useful: list[RolloutTree] = []
-        rounds = 0
-        while len(useful) < settings.prompts and rounds < (settings.max_rounds if settings.resample_flat else 1):
-            fresh = await self._round(step, cursor)
-            cursor, rounds = cursor + settings.prompts, rounds + 1
-            trees += fresh
-            useful += [tree for tree in fresh if has_signal(tree)]
-        if not settings.resample_flat:
-            return _Collected(trees, trees, cursor, {})
-        missing = max(settings.prompts - len(useful), 0)
-        if missing:
+    def _warn_of_missing(self, step: int, groups: Collected) -> None:
+        if groups.missing:
             self.reporter.warn(
-                f"step {step}: {missing} of {settings.prompts} groups are missing after {rounds} rounds, in all others "
-                "every trajectory earned the same; raise train.max_rounds, or train on tasks that are neither hopeless "
-                "nor solved"
+                f"step {step}: {groups.missing} of {self.plan.train.prompts} groups are missing after {groups.rounds} "
+                "rounds, in all others every trajectory earned the same; raise train.max_rounds, or train on tasks "
+                "that are neither hopeless nor solved"
             )
-        metrics = {
-            "dynamic/rounds": float(rounds),
-            "dynamic/dropped_groups": float(len(trees) - len(useful)),
-            "dynamic/missing_groups": float(missing),
-        }
-        return _Collected(trees, useful[: settings.prompts], cursor, metrics)
-
-    async def _round(self, step: int, cursor: int) -> list[RolloutTree]:
-        """Scored trees of the next `train.prompts` tasks from `cursor` on."""
-        tasks = [self._task(cursor + i) for i in range(self.plan.train.prompts)]
-        trees = await rollout_many(
-            tasks,
-            self.setup.agent,
-            settings=self.plan.rollout,
-            entropy=self.plan.entropy,
-            seed_parts=(self.plan.seed, "step", step, cursor + len(tasks)),
-        )
-        scorer = self.setup.scorer
-        return await asyncio.gather(*(scorer.scored(tree, task) for tree, task in zip(trees, tasks, strict=True)))
-
-    def _task(self, cursor: int) -> Task:
-        """Tasks in a fresh order every epoch."""
-        epoch, place = divmod(cursor, len(self.setup.tasks))
-        return self.setup.tasks[int(_order(self.plan.seed, epoch, len(self.setup.tasks))[place])]
 
     def _update(self, trees: Sequence[RolloutTree]) -> dict[str, float]:
         """One optimiser step per mini-batch of prompts; metrics averaged over them."""
@@ -246,5 +226,5 @@ class _Loop:
 
     def _save(self) -> int:
         setup, keep = self.setup, self.plan.train.keep_checkpoints
-        save(self.folder.checkpoints, self.position, setup.tokenizer, setup.learner, keep)
+        save(self.folder.checkpoints, self.position, setup.tokenizer, setup.learner, keep, setup.team)
         return self.position.step

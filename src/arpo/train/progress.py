@@ -11,9 +11,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 class Reporter:
     """Prints one short line per step, and a bar with the time left when standard error is a terminal."""
 
-    def __init__(self, label: str, *, quiet: bool = False) -> None:
+    def __init__(self, label: str, *, quiet: bool = False, mute: bool = False) -> None:
+        """`quiet`: warnings only; `mute`: nothing, for processes of which another one speaks."""
         self.label = label
-        self.quiet = quiet
+        self.quiet = quiet or mute
+        self.mute = mute
         self.console = Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
 
@@ -48,5 +50,7 @@ class Reporter:
 
     def warn(self, text: str) -> None:
         """A line that is printed even when quiet."""
+        if self.mute:
+            return
         self.console.print(f"{self.label}: warning: {text}", markup=False, style="yellow", soft_wrap=True)
         sys.stderr.flush()

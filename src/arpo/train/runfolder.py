@@ -30,6 +30,7 @@ _JUDGE = ("base_url", "key_env", "concurrency", "timeout", "retries", "breaker",
 """Where and how a judge is asked, which changes no verdict."""
 MAY_CHANGE = (
     *("run.", "train.steps", "train.max_", "train.trackers", "train.checkpoint_every", "train.keep_checkpoints"),
+    *("train.processes", "train.sharded", "engine.base_url", "engine.replicas", "engine.publish_folder"),
     *(f"reward.judge.{name}" for name in _JUDGE),
 )
 """Keys that a resumed run may set anew; any other difference is refused."""
@@ -42,7 +43,8 @@ _PACKAGES = ("arpo", *_LIBRARIES)
 class RunFolder:
     """An open run folder; hold it for the life of the run (it is locked against a second process)."""
 
-    def __init__(self, path: Path, lock: TextIO) -> None:
+    def __init__(self, path: Path, lock: TextIO | None = None) -> None:
+        """`lock`: as `open` took it; None in the other processes of a team, whose first one writes."""
         self.path = path
         self._lock = lock
 
@@ -128,7 +130,8 @@ class RunFolder:
         write_atomic(run_file, json.dumps(facts | {"attempts": [*earlier["attempts"], attempt]}, indent=1))
 
     def close(self) -> None:
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
     def __enter__(self) -> "RunFolder":
         return self

@@ -64,6 +64,15 @@ class TrainSettings(Frozen):
     """With `resample_flat`, how many times `prompts` groups are sampled in one step at the most. A step that is still
     short of groups then trains on those it has, and says so."""
 
+    processes: int | None = Field(None, ge=1)
+    """Processes that train together, each with a device of its own: what the launcher is told, too (`accelerate launch
+    --num_processes`). A run that is started with another number is refused. None: as many as were started."""
+
+    sharded: bool | None = None
+    """Whether weights, gradients and optimiser are cut into shards, one for each process (FSDP2; `accelerate launch
+    --use_fsdp --fsdp_version 2`), or whole in all of them. A run that is started otherwise is refused. None: as it was
+    started."""
+
     trackers: tuple[TrackerName, ...] = ()
     """Where metrics go besides metrics.jsonl and the console."""
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
@@ -25,14 +26,20 @@ class StopRequest:
 
 
 @contextlib.contextmanager
-def graceful(say: Callable[[str], None]) -> Iterator[StopRequest]:
-    """Inside the block the first SIGINT or SIGTERM only sets the request; the second one interrupts."""
-    request = StopRequest()
+def graceful(say: Callable[[str], None], again: float = 0.0) -> Iterator[StopRequest]:
+    """Inside the block the first SIGINT or SIGTERM only sets the request; the second one interrupts.
+
+    One within `again` seconds of the first is the first: a launcher passes on what the terminal has sent to all.
+    """
+    request, since = StopRequest(), 0.0
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        if request:
+        nonlocal since
+        if request and time.monotonic() - since >= again:
             raise KeyboardInterrupt
-        request.signal = number
+        if request:
+            return
+        request.signal, since = number, time.monotonic()
         say("stopping after this step; press Ctrl-C again to stop at once")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from arpo.errors import CheckpointError
 from arpo.learn.checkpoint import load_latest, save_checkpoint
 from arpo.learn.trains import Trains
+from arpo.train.team import ALONE, Team
 
 
 @dataclass(frozen=True)
@@ -48,24 +50,33 @@ class Position:
         }
 
 
-def save(root: Path, position: Position, tokenizer: Any, learner: Trains, keep: int) -> None:
-    """Write the checkpoint of `position` atomically; older ones beyond `keep` go."""
+def save(root: Path, position: Position, tokenizer: Any, learner: Trains, keep: int, team: Team = ALONE) -> None:
+    """Write the checkpoint of `position` atomically; older ones beyond `keep` go.
+
+    All processes of the team save; it is written by the first, and there when this returns.
+    """
 
     def write(folder: Path) -> None:
         learner.save(folder, tokenizer)
         (folder / "position.json").write_text(json.dumps(dataclasses.asdict(position)))
 
-    save_checkpoint(root, position.step, write, keep)
+    if team.first:
+        save_checkpoint(root, position.step, write, keep)
+    else:
+        learner.save(root, tokenizer)
+    team.wait()
 
 
-def restore(root: Path, tokenizer: Any, learner: Trains, warn: Callable[[str], None]) -> Position:
+def restore(root: Path, tokenizer: Any, learner: Trains, warn: Callable[[str], None], team: Team = ALONE) -> Position:
     """Load the newest whole checkpoint into the live objects; the start if there is none.
 
-    Raises CheckpointError if it belongs to another policy.
+    The first process of the team chooses; all load. Raises CheckpointError if it belongs to another policy.
     """
-    found = load_latest(root, tokenizer=tokenizer, say=warn)
+    found = team.told(load_latest(root, tokenizer=tokenizer, say=warn) if team.first else None)
     if found is None:
         return Position()
     _, folder = found
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} is not on this machine; all processes of a run must see its run folder")
     learner.load(folder)
     return Position(**json.loads((folder / "position.json").read_text()))
