@@ -12,9 +12,10 @@ from typing import Any
 
 from arpo.config.dry_run_counts import quantiles
 from arpo.config.schema import Config
+from arpo.config.tinker import refuse as refuse_remote
 from arpo.data.settings import FilesSettings
 from arpo.engine.base import Capabilities
-from arpo.engine.settings import OpenAISettings, VllmSettings
+from arpo.engine.settings import OpenAISettings, TinkerSettings, VllmSettings
 from arpo.errors import ConfigError, DataError
 from arpo.protocol.base import Dialect
 from arpo.task import Task
@@ -59,6 +60,10 @@ def capabilities_of(config: Config, model: Any | None) -> Capabilities:
     elif isinstance(engine, VllmSettings):
         _vllm(config, engine)
         able, context = Capabilities(engine.entropy, weight_update=True), engine.max_context
+    elif isinstance(engine, TinkerSettings):
+        refuse_remote(config, trains=True)
+        able = Capabilities("topk" if engine.top_k else "sampled", engine.top_k, weight_update=True)
+        context = engine.max_context
     else:
         able = Capabilities(engine.entropy, prefix_reuse=engine.prefix_reuse, weight_update=True)
         cached = engine.max_cached_tokens // PAGE * PAGE

@@ -16,7 +16,7 @@ from arpo.config.question_sets import Chosen, Request, judge_of
 from arpo.config.schema import Config
 from arpo.config.wire import Policy
 from arpo.data.benchmarks.subset import edition
-from arpo.engine.settings import OpenAISettings
+from arpo.engine.settings import OpenAISettings, TinkerSettings
 from arpo.evaluate.against import against
 from arpo.evaluate.agents.registry import build as build_method
 from arpo.evaluate.benchmark import Runner
@@ -60,7 +60,7 @@ def for_evaluation(resolved: Resolved) -> Resolved:
     Few servers report them at temperature 0.6 and top-p 0.95, and no figure of an evaluation reads them.
     """
     engine = resolved.config.engine
-    if not isinstance(engine, OpenAISettings):
+    if not isinstance(engine, OpenAISettings | TinkerSettings):
         return resolved
     freed = engine.model_copy(update={"logprobs": "any"})
     return replace(resolved, config=resolved.config.model_copy(update={"engine": freed}))

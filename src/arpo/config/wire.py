@@ -16,6 +16,7 @@ import numpy as np
 from arpo.config.processes import build_team as build_team
 from arpo.config.processes import twin_of
 from arpo.config.schema import Config
+from arpo.config.tinker import build_remote_learner, connect, is_remote, refuse_processes
 from arpo.config.toolbox import build_toolbox as build_toolbox
 from arpo.data.settings import FactbookSettings, FilesSettings
 from arpo.engine.settings import OpenAISettings
@@ -24,6 +25,7 @@ from arpo.evaluate.agents.registry import build as build_method
 from arpo.evaluate.result import EvalResult
 from arpo.evaluate.run import OnProgress, evaluate, sampled
 from arpo.evaluate.settings import HELD_OUT
+from arpo.learn.trains import Trains
 from arpo.learn.update import Learner
 from arpo.protocol.base import Dialect
 from arpo.reward.scorer import Scorer, deciders
@@ -107,6 +109,8 @@ def _weights(config: Config, trains: bool) -> tuple[Any, Any, int]:
     from arpo.engine.models import load_policy, load_tokenizer
     from arpo.engine.registry import needs_module
 
+    if is_remote(config):
+        return connect(config, trains=trains), *load_tokenizer(config.model.path)
     if not (trains or needs_module(config.engine)):
         if config.model.lora is not None:
             raise ConfigError(
@@ -224,9 +228,12 @@ def build_setup(config: Config, warn: Callable[[str], None], team: Team | None =
     """Everything that training needs. `warn` is told how many tasks are left out. `team`: see `build_team`."""
     team = build_team(config) if team is None else team
     refuse_unread_logprobs(config)
+    refuse_processes(config, team.size)
     tasks = build_tasks(config)
     heldout = build_heldout(config)[: config.train.eval_tasks] if config.train.eval_every is not None else []
     policy = build_policy(config, [*tasks, *heldout], trains=True, team=team)
+    for note in getattr(policy.agent.engine, "notes", ()):
+        warn(note)
     kept = fitting(tasks, config, policy.agent.dialect)
     if len(kept) < len(tasks):
         warn(f"{len(tasks) - len(kept)} tasks have prompts longer than data.max_prompt_tokens and are left out")
@@ -254,16 +261,19 @@ def build_plan(config: Config) -> Plan:
     )
 
 
-def build_learner(config: Config, model: Any, accelerator: Any = None) -> Learner:
+def build_learner(config: Config, model: Any, accelerator: Any = None) -> Trains:
     """The learner, with the policy as it started for a reference if loss or reward have a KL term."""
+    per_step = config.train.prompts // (config.train.mini_batch or config.train.prompts)
+    total_updates = config.train.steps * per_step
+    if is_remote(config):
+        return build_remote_learner(config, model, total_updates)
     needed = config.loss.kl > 0 or config.credit.needs_reference
     reference = _reference(config, model) if needed else None
-    per_step = config.train.prompts // (config.train.mini_batch or config.train.prompts)
     return Learner(
         model,
         config.loss,
         config.optim,
-        total_updates=config.train.steps * per_step,
+        total_updates=total_updates,
         temperature=config.rollout.temperature,
         reference=reference,
         accelerator=accelerator,

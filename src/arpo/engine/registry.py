@@ -7,7 +7,7 @@ model in this process.
 from typing import Any
 
 from arpo.engine.base import Engine
-from arpo.engine.settings import EngineSettings, LocalSettings, ModelSettings, OpenAISettings
+from arpo.engine.settings import EngineSettings, LocalSettings, ModelSettings, OpenAISettings, TinkerSettings
 
 
 def needs_module(settings: EngineSettings) -> bool:
@@ -25,7 +25,8 @@ def build(
     rank: int = 0,
     size: int = 1,
 ) -> Engine:
-    """The engine that `settings` describe. `module`: the policy's own, or None where `needs_module` is False.
+    """The engine that `settings` describe. `module`: the policy's own, or None where `needs_module` is False; for
+    "tinker" the `TinkerService`.
 
     `vocab_size`: tokens in the policy's distribution, where it is known. `rank`, `size`: of the processes that train
     together; servers are dealt to them, and the first one publishes to all.
@@ -42,6 +43,10 @@ def build(
         own = dealt(settings, rank, size)
         publisher = server_publisher(settings, first=rank == 0)
         return OpenAIEngine(tokenizer, own, vocab_size=vocab_size, publisher=publisher)
+    if isinstance(settings, TinkerSettings):
+        from arpo.engine.tinker import make_engine as make_tinker
+
+        return make_tinker(module, tokenizer, settings, model.path, vocab_size=vocab_size)
     from arpo.engine.vllm import VllmEngine
 
     return VllmEngine(model, tokenizer, settings, module)

@@ -210,5 +210,80 @@ class VllmSettings(Frozen):
     """Further engine arguments of vLLM, by their own names: `gpu_memory_utilization`, `tensor_parallel_size`, ..."""
 
 
-EngineSettings = Annotated[LocalSettings | OpenAISettings | VllmSettings, Field(discriminator="type")]
+class TinkerSettings(Frozen):
+    """A server that samples *and* trains by the Tinker API: SkyRL's on one's own machines, or a hosted service.
+
+    It holds the weights, trains an adapter (LoRA) on them, and gives log-probs at temperature 1. `model.path` is then
+    the tokenizer's, and names the base model unless `base_model` does."""
+
+    type: Literal["tinker"] = "tinker"
+
+    base_url: str = "http://127.0.0.1:8000"
+    """Of the server, without a path."""
+
+    key_variable: str = "TINKER_API_KEY"
+    """Environment variable that holds the key. SkyRL's server asks for none."""
+
+    base_model: str | None = None
+    """Name of the base model at the server; None: `model.path`, or the only one that the server has."""
+
+    weights: str | None = None
+    """"tinker://..." path of sampler weights to sample from when nothing is trained (`arpo eval`); None: the base."""
+
+    rank: int = Field(32, ge=1)
+    """Rank of the adapter that is trained. Its alpha is the server's own (32)."""
+
+    top_k: int = Field(20, ge=0)
+    """Log-probs asked for per token, from which entropies are bracketed. Where the server gives none, or with 0,
+    entropies are estimated by minus the log-prob of the token sampled, and rules that need more are refused."""
+
+    logprobs: Literal["whole", "any"] = "whole"
+    """"whole": temperature 1 (or 0) and top_p 1 alone, for which the server's log-probs are right; "any": whatever is
+    asked, and no entropies. `arpo eval` takes the second; training refuses it."""
+
+    reduction: Literal["auto", "sum", "sequence_mean"] = "auto"
+    """How the server makes one loss of its tokens: "sum", or "sequence_mean" (each sequence's weighted mean, averaged
+    over the sequences of a step). "auto": "sequence_mean" for SkyRL (its JAX backend), else "sum"."""
+
+    stop: Literal["auto", "tokens", "strings"] = "auto"
+    """How the server is told where a segment ends. "tokens": by the ids that may end it, "strings": by text; a request
+    holds only one kind. "auto": tokens if there are at most 64 of them."""
+
+    limits: Literal["auto", "exact", "powers"] = "auto"
+    """"powers": limits are rounded up to a power of two and the answer is cut, so that a server which compiles a
+    program for every limit (SkyRL's JAX backend) compiles few; "auto": that for SkyRL, else as they are."""
+
+    concurrency: int = Field(64, ge=1)
+    """Requests in flight at once."""
+
+    timeout: float = Field(1800.0, gt=0)
+    """Seconds for one request, waiting in the server's queue and its compiling included."""
+
+    retries: int = Field(3, ge=0)
+    """Times that a sample is asked for again after the server lost it, and looks at a server that does not answer
+    before it is taken for dead. What the SDK tries again by itself does not count."""
+
+    breaker: int = Field(3, ge=1)
+    """Requests in a row that failed in spite of their retries, after which the rollout ends."""
+
+    max_context: int | None = Field(None, ge=2)
+    """Longest sequence; None: what the server says, or the configuration of `model.path`."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_plain(cls, url: str) -> str:
+        plain = OpenAISettings._is_plain(url).rstrip("/")
+        if urlsplit(plain).path:
+            raise ValueError(f"base_url = {url!r} must have no path; it looks like http://HOST:PORT")
+        return plain
+
+    @field_validator("weights")
+    @classmethod
+    def _is_a_path_of_the_server(cls, path: str | None) -> str | None:
+        if path is not None and not path.startswith("tinker://"):
+            raise ValueError(f"weights = {path!r} is no path of a Tinker server; it looks like tinker://RUN/...")
+        return path
+
+
+EngineSettings = Annotated[LocalSettings | OpenAISettings | VllmSettings | TinkerSettings, Field(discriminator="type")]
 """The engine that samples, told apart by `type`."""
