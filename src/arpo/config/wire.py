@@ -88,12 +88,12 @@ def build_policy(config: Config, tasks: Sequence[Task] = (), *, trains: bool = F
     engine = build_engine(
         config.engine, config.model, tokenizer, sampled_from, vocab_size=vocab_size, rank=team.rank, size=team.size
     )
-    _lend_policy(toolbox, engine, tokenizer, config.model.path)
+    lend_policy(toolbox, engine, tokenizer, config.model.path)
     agent = Agent(engine, dialect, toolbox, vocab_size)
     return Policy(model, tokenizer, agent, Scorer(config.reward, dialect, decided), twin)
 
 
-def _lend_policy(toolbox: ToolBox, engine: Any, tokenizer: Any, name: str) -> None:
+def lend_policy(toolbox: ToolBox, engine: Any, tokenizer: Any, name: str) -> None:
     """Let the tools that want the policy's own words have them."""
     waiting: list[Any] = [tool for tool in toolbox.tools if getattr(tool, "wants_policy", False)]
     if not waiting:
