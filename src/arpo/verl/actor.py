@@ -3,9 +3,10 @@
 A family of ours is verl's `loss_mode` with its bounds, and an aggregation its `loss_agg_mode`:
 
     token_mean     token-mean                 sequence_mean  seq-mean-token-mean
-    constant       seq-mean-token-sum-norm    group_sum      seq-mean-token-sum, advantages times M (arpo.verl.leaves)
+    constant       seq-mean-token-sum-norm    group_sum      seq-mean-token-sum
 
-That these give the same loss on the same rows is tested against verl's own `ppo_loss`. Who the old policy is decides
+Where these weigh tokens otherwise than ours do, the advantages make up for it (`arpo.verl.leaves.handed`). That both
+give the same loss on the same rows is tested against verl's own `ppo_loss`. Who the old policy is decides
 verl's bypass mode: there the sampler's log-probs are the old ones, as with `loss.old = "sampler"`.
 """
 
@@ -14,6 +15,7 @@ from math import ceil
 
 from arpo.config.schema import Config
 from arpo.learn.settings import CispoLoss, ClippedLoss
+from arpo.verl.leaves import VERL_AGGREGATIONS
 from arpo.verl.overrides import Override, Place
 from arpo.verl.sampler import precision
 
@@ -24,12 +26,6 @@ MODES: Mapping[str, str] = {
     "cispo": "cispo",
 }
 """verl's loss for each of our families that it has."""
-AGGREGATIONS: Mapping[str, str] = {
-    "token_mean": "token-mean",
-    "sequence_mean": "seq-mean-token-mean",
-    "constant": "seq-mean-token-sum-norm",
-    "group_sum": "seq-mean-token-sum",
-}
 NO_DUAL_CLIP = 1e9
 """Above any ratio: verl holds them below e^20."""
 
@@ -64,7 +60,7 @@ def _loss(config: Config) -> Sequence[Override]:
     listed = [
         Override(f"{ACTOR}.policy_loss.loss_mode", MODES[loss.type], "loss.type"),
         *_bounds(config),
-        Override(f"{ACTOR}.loss_agg_mode", AGGREGATIONS[loss.aggregation], "loss.aggregation"),
+        Override(f"{ACTOR}.loss_agg_mode", VERL_AGGREGATIONS[loss.aggregation], "loss.aggregation"),
         Override(f"{ACTOR}.entropy_coeff", loss.entropy_bonus, "loss.entropy_bonus"),
         Override(f"{ACTOR}.use_kl_loss", loss.kl > 0, "loss.kl"),
     ]

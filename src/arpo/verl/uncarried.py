@@ -74,6 +74,11 @@ def _limits(config: Config) -> Iterator[str]:
         )
     if config.rollout.temperature <= 0:
         yield f"rollout.temperature = {config.rollout.temperature}: training needs a positive temperature"
+    if config.rollout.top_p < 1:
+        yield (
+            f"rollout.top_p = {config.rollout.top_p}: verl's server would report log-probs of what top_p leaves, and "
+            "the importance ratio divides by those of the whole distribution; set rollout.top_p = 1"
+        )
 
 
 def _model(config: Config) -> Iterator[str]:
@@ -87,6 +92,11 @@ def _model(config: Config) -> Iterator[str]:
         yield 'model.dtype = "float64": verl trains in float32, bfloat16 or float16'
     if model.device != "auto" and not model.device.startswith("cuda"):
         yield f'model.device = "{model.device}": verl trains on GPUs; set model.device = "auto"'
+    if config.engine.type == "tinker":
+        yield (
+            'engine.type = "tinker": its server trains an adapter of its own; for verl set engine.type = "local", and '
+            "model.lora.rank for an adapter"
+        )
     if model.lora is not None and not float(model.lora.alpha).is_integer():
         yield f"model.lora.alpha = {model.lora.alpha}: verl takes a whole number"
 
@@ -110,14 +120,17 @@ def _engine(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
     if not wants_top_k(config):
         why = "verl's server reports the sampled token's log-prob alone, so an entropy is the mean of -log p over"
         ask = 'entropy.window tokens; engine.type = "vllm" with engine.entropy = "topk" asks for top-K log-probs'
-        yield ("engine.type", "engine.entropy"), f"{why} {ask}"
+        names = ("type", "entropy") if "entropy" in type(engine).model_fields else ("type",)
+        yield tuple(f"engine.{name}" for name in names), f"{why} {ask}"
     carried = {"type", "entropy", "max_context", *(("options", "top_k") if isinstance(engine, VllmSettings) else ())}
     kept_back = tuple(f"engine.{name}" for name in type(engine).model_fields if name not in carried)
     if isinstance(engine, VllmSettings) and not wants_top_k(config):
         kept_back += ("engine.top_k",)
     if kept_back:
         yield kept_back, f'they are of the engine "{engine.type}"; verl samples from vLLM servers of its own'
-    yield ("model.device",), "verl places its workers itself"
+    yield ("model.device", "train.processes", "train.sharded"), "verl starts, places and shards by itself (FSDP2)"
+    if config.model.lora is not None:
+        yield ("model.lora.dropout",), "it is 0 there as here"
 
 
 def _training(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -135,8 +148,11 @@ def _training(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("loss.mismatch_reject",), "verl goes on counting rejected trajectories in the averages"
     if config.loss.aggregation != "constant":
         yield ("loss.length",), 'read with loss.aggregation = "constant" alone'
-    if config.loss.aggregation == "token_mean":
+    if is_stock(config) and config.loss.aggregation == "token_mean":
         yield ("loss.aggregation",), "verl counts the tokens of groups without signal, too; ours leaves them out"
+    if not is_stock(config) and train.mini_batch not in (None, train.prompts):
+        why = "weights are shared out over the whole step, since verl alone knows what meets in a mini-batch"
+        yield ("train.mini_batch",), why
     yield ("train.max_rounds",), "with train.resample_flat verl draws until the batch is full"
     yield ("rollout.concurrency",), "every agent worker of verl's grows all the trees that it is given at once"
     yield ("run.seed",), "verl draws the order of the tasks, and its servers the tokens: other ones from the same seed"
