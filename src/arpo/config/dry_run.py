@@ -22,7 +22,7 @@ from arpo.config.dry_run_checks import (
     prompts_of,
 )
 from arpo.config.dry_run_counts import Batch, Costs, batch, costs
-from arpo.config.dry_run_memory import Memory, estimate
+from arpo.config.dry_run_memory import Memory, Serving, estimate, serving
 from arpo.config.load import Resolved
 from arpo.config.schema import Config
 from arpo.engine.base import Capabilities
@@ -49,6 +49,7 @@ class DryRun:
     batch: Batch | None = None
     costs: Costs | None = None
     memory: Memory | None = None
+    serving: Serving | None = None
     mistakes: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -154,6 +155,7 @@ class _Look:
             seen = self.found.prompts
             longest, context = (seen.tokens["most"], seen.context) if seen else (0, None)
             self.found.memory = self.attempt(lambda: estimate(self.config, model, longest, context))
+            self.found.serving = self.attempt(lambda: serving(self.config, model, longest, context))
 
     def _weights(self, part: Callable[[], _Value]) -> _Value | None:
         """As `attempt`; but a hub that does not answer is no mistake of the configuration's."""
@@ -183,9 +185,8 @@ def _remark(config: Config, found: DryRun) -> None:
     if config.train.max_seconds is not None:
         found.notes.append(f"train.max_seconds = {config.train.max_seconds:,.0f} may end the run earlier")
     if isinstance(config.engine, OpenAISettings):
-        found.unchecked.append(
-            f"the server at {config.engine.base_url}: ask it with `arpo doctor --engine {config.engine.base_url}`"
-        )
+        for url in (config.engine.base_url, *config.engine.replicas):
+            found.unchecked.append(f"the server at {url}: ask it with `arpo doctor --engine {url}`")
     if found.prompts is not None and found.prompts.short:
         found.notes.append(
             f"{found.prompts.short:,} tasks leave less than rollout.max_tokens = {config.rollout.max_tokens:,} in a "
@@ -196,6 +197,12 @@ def _remark(config: Config, found: DryRun) -> None:
             f"train.prompts = {found.batch.prompts} exceeds the {found.tasks} tasks, so a step asks some of them twice"
         )
     memory = found.memory
+    if memory is not None and memory.processes > 1:
+        found.notes.append(
+            f"each process reads the whole weights ({memory.loaded / 2**30:,.1f} GiB) to its device before it keeps "
+            "its share of them; start servers that stand on the same devices first"
+        )
+        found.notes.append("seconds and tokens per second on given hardware: `arpo plan` with the same arguments")
     if memory is not None and memory.available is not None and memory.total > memory.available:
         found.notes.append(
             f"the estimate of {memory.total / 2**30:,.1f} GiB exceeds the {memory.available / 2**30:,.1f} GiB of "

@@ -13,6 +13,14 @@ thumb. With P parameters of which T train, b bytes each, and U tokens in the lar
     logits         3 copies in float32 of the states scored at once
     keys, values   2 layers v b per cached token of the engine in this process
 
+Of N processes that train together the figures are those of one. Where they cut the policy into shards (FSDP2) weights,
+gradients, optimiser and reference are 1 / N of these, and besides there stand
+
+    gathered       what a pass holds whole: embedding, final norm and output head, and two transformer layers
+    engine's copy  P b where the engine samples in this process, for it cannot work on shards
+
+and where each holds them whole (DistributedDataParallel) once more the gradients, in the buckets that are sent.
+
 Everything is added up, as if it stood there at once. What frameworks hold besides (kernels, fragmentation: a gigabyte
 or so on a GPU) is not in it.
 """
@@ -22,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arpo.config.schema import Config
-from arpo.engine.settings import LocalSettings, VllmSettings
+from arpo.engine.settings import LocalSettings, OpenAISettings, VllmSettings
 
 _FUSED_BELOW = 32_000_000
 """Parameters below which the local engine keeps a compact copy."""
@@ -39,13 +47,19 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """`parameters`, `trained`: numbers of them. `available`: bytes of the device it was asked for, None if unknown."""
+    """`parameters`, `trained`: numbers of them. `available`: bytes of the device it was asked for, None if unknown.
+
+    `processes`: that train together; the parts are those of one. `loaded`: bytes of the whole weights, which each
+    process reads before it keeps its share.
+    """
 
     parameters: int
     trained: int
     parts: tuple[Part, ...]
     device: str
     available: int | None
+    processes: int = 1
+    loaded: int = 0
 
     @property
     def total(self) -> int:
@@ -64,27 +78,57 @@ class _Shape:
     vocabulary: int
 
 
-def estimate(config: Config, model: Any, longest_prompt: int, context: int | None = None) -> Memory:
+def estimate(
+    config: Config, model: Any, longest_prompt: int, context: int | None = None, processes: int | None = None
+) -> Memory:
     """For a module on the meta device, adapter included. `longest_prompt`: tokens of the longest one trained on;
-    `context`: the engine's, beyond which no trajectory goes.
+    `context`: the engine's, beyond which no trajectory goes. `processes`: that train together, each on a device of its
+    own; None: what `train.processes` says. They hold shards if `train.sharded` says so; where it says nothing, if
+    `processes` is given.
     """
+    count = processes or config.train.processes or 1
+    sharded = processes is not None if config.train.sharded is None else config.train.sharded
+    cut = count if sharded else 1
     longest = longest_prompt + config.rollout.max_tokens
     longest = longest if context is None else min(longest, context)
     sizes = [(p.numel(), p.element_size(), p.requires_grad) for p in model.parameters()]
     shape, width = _shape(model), model.dtype.itemsize
     total = sum(count for count, _, _ in sizes)
     trained = sum(count for count, _, trains in sizes if trains)
-    parts = [
-        Part("weights", sum(count * size for count, size, _ in sizes), f"{total:,} parameters"),
-        *_copies(config, total, width),
-        Part("gradients", sum(c * s for c, s, trains in sizes if trains), f"{trained:,} trained parameters"),
+    loaded = sum(number * size for number, size, _ in sizes)
+    gradients = Part("gradients", sum(c * s for c, s, trains in sizes if trains), f"{trained:,} trained parameters")
+    held = [
+        Part("weights", loaded, f"{total:,} parameters"),
+        gradients,
         _optimiser(sum(c for c, s, t in sizes if t and s < 4), [(c, s) for c, s, t in sizes if t and s >= 4]),
         *_reference(config, total, width),
+    ]
+    parts = [
+        *(_share(part, cut) for part in held),
+        *_copies(config, total, width),
+        *(_gathered(config, model, loaded) if cut > 1 else []),
+        *([Part("buckets", gradients.size, "gradients on their way")] if count > cut else []),
         *_pass(config, shape, width, longest),
-        *_cache(config, shape, width, longest),
+        *_cache(config, shape, width, longest, count),
     ]
     device, available = _device(config.model.device)
-    return Memory(total, trained, tuple(parts), device, available)
+    return Memory(total, trained, tuple(parts), device, available, count, loaded)
+
+
+def _share(part: Part, cut: int) -> Part:
+    return part if cut == 1 else Part(part.name, -(-part.size // cut), f"1/{cut} of {part.what}")
+
+
+def _gathered(config: Config, model: Any, loaded: int) -> list[Part]:
+    """What FSDP2 puts together for a pass, and the whole copy that an engine in this process samples from."""
+    names = model._no_split_modules or ()
+    layers = [module for module in model.modules() if type(module).__name__ in names]
+    sizes = [sum(p.numel() * p.element_size() for p in layer.parameters()) for layer in layers]
+    root = loaded - sum(sizes)
+    parts = [Part("gathered", root + 2 * max(sizes, default=0), "embedding, output head and two layers, whole")]
+    if isinstance(config.engine, LocalSettings):
+        parts.append(Part("engine's copy", loaded, "whole, for the engine in this process"))
+    return parts
 
 
 def _copies(config: Config, total: int, width: int) -> list[Part]:
@@ -127,11 +171,11 @@ def _pass(config: Config, shape: _Shape, width: int, longest: int) -> list[Part]
     ]
 
 
-def _cache(config: Config, shape: _Shape, width: int, longest: int) -> list[Part]:
+def _cache(config: Config, shape: _Shape, width: int, longest: int, processes: int) -> list[Part]:
     if not isinstance(config.engine, LocalSettings):
         return []
     rollout = config.rollout
-    wanted = min(config.train.prompts, rollout.concurrency) * rollout.total * longest
+    wanted = min(-(-config.train.prompts // processes), rollout.concurrency) * rollout.total * longest
     tokens = min(config.engine.max_cached_tokens, wanted)
     return [Part("keys and values", 2 * shape.layers * shape.kv * width * tokens, f"{tokens:,} tokens cached")]
 
@@ -158,3 +202,35 @@ def _device(name: str) -> tuple[str, int | None]:
     if device.type == "cpu":
         return "this machine", os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return str(device), None
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What one of the servers holds that the trainer sends its weights to. Sizes in bytes.
+
+    `token`: keys and values of one token. `sequences`: trajectories that it may be asked for at once, each as long as
+    `longest` at the most; a server with less room lets some wait, and branches share what they have in common.
+    """
+
+    servers: int
+    weights: int
+    token: int
+    sequences: int
+    longest: int
+
+    @property
+    def most(self) -> int:
+        return self.token * self.sequences * self.longest
+
+
+def serving(config: Config, model: Any, longest_prompt: int, context: int | None = None) -> Serving | None:
+    """None unless servers are published to. They are taken to hold what the policy does in its own precision."""
+    if not isinstance(config.engine, OpenAISettings) or config.engine.publish == "none":
+        return None
+    longest = longest_prompt + config.rollout.max_tokens
+    longest = longest if context is None else min(longest, context)
+    shape, width, servers = _shape(model), model.dtype.itemsize, 1 + len(config.engine.replicas)
+    prompts = min(-(-config.train.prompts // servers), config.rollout.concurrency)
+    asked = min(prompts * config.rollout.total, config.engine.concurrency)
+    weights = sum(p.numel() for name, p in model.named_parameters() if ".lora_" not in name) * width
+    return Serving(servers, weights, 2 * shape.layers * shape.kv * width, asked, longest)

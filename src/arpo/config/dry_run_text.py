@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from arpo.config.dry_run import DryRun
 from arpo.config.dry_run_checks import Prompts
 from arpo.config.dry_run_counts import USED, Batch, Costs, Load
-from arpo.config.dry_run_memory import Memory
+from arpo.config.dry_run_memory import Memory, Serving
 
 _NAME = 34
 
@@ -21,6 +21,8 @@ def lines(found: DryRun) -> Iterator[str]:
         yield from _costs(found.costs, found.batch)
     if found.memory is not None:
         yield from _memory(found.memory)
+    if found.serving is not None:
+        yield from _serving(found.serving)
     yield ""
     yield from (f"note: {text}" for text in found.notes)
     yield from (f"not checked: {text}" for text in found.unchecked)
@@ -87,9 +89,21 @@ def _load(name: str, load: Load) -> str:
 
 def _memory(memory: Memory) -> Iterator[str]:
     yield ""
+    if memory.processes > 1:
+        yield f"each of {memory.processes} processes, on a device of its own:"
     yield from (f"{part.name:<18}{_size(part.size):>12}  {part.what}" for part in memory.parts)
     known = "" if memory.available is None else f"of {_size(memory.available)}, "
     yield f"{'memory, in all':<18}{_size(memory.total):>12}  {known}{memory.device}"
+
+
+def _serving(serving: Serving) -> Iterator[str]:
+    yield ""
+    yield f"each of {_many(serving.servers, 'server')}, on a device of its own or beside a process:"
+    yield f"{'weights':<18}{_size(serving.weights):>12}  of the policy"
+    yield (
+        f"{'keys and values':<18}{_size(serving.most):>12}  at the most: {_many(serving.sequences, 'trajectory')} of "
+        f"{serving.longest:,} tokens, {serving.token / 1024:,.0f} KiB a token"
+    )
 
 
 def _size(count: int) -> str:

@@ -1,6 +1,7 @@
 """What a launcher has started, held to what the configuration was written for."""
 
 import copy
+import os
 from typing import Any
 
 from arpo.config.schema import Config
@@ -18,6 +19,7 @@ def build_team(config: Config) -> Team:
     from arpo.learn.devices import is_sharded
 
     train, size = config.train, launched()[1]
+    _refuse_lone_launch()
     if train.processes is not None and train.processes != size:
         raise ConfigError(
             f"train.processes = {train.processes}, but this is a run of {size}; start it with accelerate launch "
@@ -41,6 +43,18 @@ def build_team(config: Config) -> Team:
             "set train.sharded"
         )
     return join(accelerator)
+
+
+def _refuse_lone_launch() -> None:
+    """accelerate's launcher for CPUs knows MPI alone; without it there is one process whatever was asked for.
+
+    It leaves where several would meet only if several were asked for.
+    """
+    if "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ and "LOCAL_RANK" not in os.environ:
+        raise ConfigError(
+            "accelerate launch --cpu starts one process, whatever --num_processes says; start several with --multi_gpu "
+            "and model.device=cpu, also where there is no GPU"
+        )
 
 
 def build_accelerator(config: Config) -> Any:

@@ -4,9 +4,11 @@ A weight that is whole in this process passes through unchanged, so callers need
 together is collective: all processes ask for the same weights in the same order.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 
 def is_shard(value: Any) -> bool:
@@ -25,6 +27,23 @@ def kept(value: Any) -> Any:
     if put_together is value:
         return value
     return put_together.cpu() if value.device_mesh.get_rank() == 0 else None
+
+
+def kept_state(model: nn.Module, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Any]:
+    """The state dict, `kept`, of the names that are wanted. Tied weights stay one tensor, so that files have them once.
+
+    Of whole weights these are the model's own. Collective where the model is sharded.
+    """
+    owner = {name: id(weight) for name, weight in model.named_parameters(remove_duplicate=False)}
+    found: dict[int, Any] = {}
+    state = {}
+    for name, value in model.state_dict().items():
+        if wanted(name):
+            mark = owner.get(name, id(value))
+            if mark not in found:
+                found[mark] = kept(value)
+            state[name] = found[mark]
+    return state
 
 
 def cut(value: Any, like: torch.Tensor) -> Any:

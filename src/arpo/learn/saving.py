@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from arpo.engine.lora import is_adapted, load_adapter, save_weights
-from arpo.engine.shards import cut, kept, whole
+from arpo.engine.shards import cut, kept_state, whole
 from arpo.errors import CheckpointError
 
 STATE = "learner.pt"
@@ -25,7 +25,7 @@ _VALUES = 256
 def write(model: Any, state: dict[str, Any], folder: Path, tokenizer: Any, *, first: bool) -> None:
     """`state`: of the learner. Of shards, all processes call it; the `first` one writes."""
     adapted = is_adapted(model)
-    weights = {name: kept(value) for name, value in model.state_dict().items() if not adapted or ".lora_" in name}
+    weights = kept_state(model, lambda name: not adapted or ".lora_" in name)
     digest = base_digest(model) if adapted else ""
     if not first:
         return
