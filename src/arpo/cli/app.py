@@ -1,9 +1,9 @@
 """The app: its commands, and what becomes of their errors.
 
 Exit codes: 0 done; 1 a check found something broken; 2 a mistake in the input or the command line; 3 the disk refused
-a write; 4 training diverged; 5 the engine is gone; 6 a tool is; 7 a check found warnings and nothing worse; 75 stopped
-by SIGTERM and resumable; 130 stopped by Ctrl-C. An error that the user can mend is one message without a traceback;
-everything else is a bug and keeps its traceback.
+a write; 4 training diverged; 5 the engine is gone; 6 a tool is; 7 a check found warnings and nothing worse; 8 another
+process of the run is gone; 75 stopped by SIGTERM and resumable; 130 stopped by Ctrl-C. An error that the user can mend
+is one message without a traceback; everything else is a bug and keeps its traceback.
 """
 
 import os

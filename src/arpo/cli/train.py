@@ -10,6 +10,8 @@ from arpo.cli.options import Configs, Options, resolve
 from arpo.errors import ArpoError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from arpo.config.load import Resolved
     from arpo.train.loop import Setup
 
@@ -46,7 +48,27 @@ def _dry_run(resolved: "Resolved", json: bool) -> int:
 
     found = examine(resolved)
     print(codec.dumps(found.to_dict(), indent=2) if json else "\n".join(lines(found)))
+    if not json and (resolved.config.train.processes or 1) > 1:
+        print("\n".join(_on_paper(resolved, with_memory=found.memory is None)))
     return found.exit_code
+
+
+def _on_paper(resolved: "Resolved", *, with_memory: bool) -> "Iterator[str]":
+    """Seconds and tokens per second of a step, for the devices that `arpo plan` assumes if it is not told."""
+    from arpo.cli.plan import Hardware, Job
+    from arpo.plan.estimate import plan
+    from arpo.plan.text import lines
+
+    hardware = Hardware()
+    ask = Job().ask(hardware, resolved.config.train.processes or 1)
+    yield "\nA step on paper (arpo plan, which takes other hardware):"
+    try:
+        tools = bool(resolved.config.tools)
+        found = plan(resolved.config, ask, hardware.device(), hardware.use(), has_tools=tools, with_memory=with_memory)
+    except ArpoError as error:
+        yield f"not known: {error}"
+    else:
+        yield from lines(found)
 
 
 def _train(resolved: "Resolved", quiet: bool) -> int:

@@ -25,8 +25,9 @@ from arpo.config.dry_run_counts import Batch, Costs, batch, costs
 from arpo.config.dry_run_memory import Memory, Serving, estimate, serving
 from arpo.config.load import Resolved
 from arpo.config.schema import Config
+from arpo.config.tinker import is_remote
 from arpo.engine.base import Capabilities
-from arpo.engine.settings import OpenAISettings
+from arpo.engine.settings import OpenAISettings, TinkerSettings
 from arpo.errors import ArpoError
 from arpo.task import Task
 from arpo.tools.toolbox import ToolBox
@@ -141,7 +142,8 @@ class _Look:
         settings = self.config.model
         loaded = self._weights(lambda: load_tokenizer(settings.path))
         model = self._weights(lambda: load_skeleton(settings.path, dtype=settings.dtype)) if loaded else None
-        if model is not None:
+        remote = is_remote(self.config)  # the server's weights, memory and learner
+        if model is not None and not remote:
             self.attempt(lambda: check_learner(self.config, model))
         able = self.attempt(lambda: capabilities_of(self.config, model))
         if able is not None:
@@ -151,7 +153,7 @@ class _Look:
             context = None if able is None or able.max_context == Capabilities().max_context else able.max_context
             self.attempt(lambda: check_turns(self.config, tasks[0], dialect, toolbox))
             self.found.prompts = self.attempt(lambda: prompts_of(self.config, tasks, dialect, context))
-        if model is not None:
+        if model is not None and not remote:
             seen = self.found.prompts
             longest, context = (seen.tokens["most"], seen.context) if seen else (0, None)
             self.found.memory = self.attempt(lambda: estimate(self.config, model, longest, context))
@@ -187,6 +189,11 @@ def _remark(config: Config, found: DryRun) -> None:
     if isinstance(config.engine, OpenAISettings):
         for url in (config.engine.base_url, *config.engine.replicas):
             found.unchecked.append(f"the server at {url}: ask it with `arpo doctor --engine {url}`")
+    if isinstance(config.engine, TinkerSettings):
+        found.unchecked.append(
+            f"the Tinker server at {config.engine.base_url}: its base models, losses, top log-probs and memory; the "
+            "start of a run asks for them"
+        )
     if found.prompts is not None and found.prompts.short:
         found.notes.append(
             f"{found.prompts.short:,} tasks leave less than rollout.max_tokens = {config.rollout.max_tokens:,} in a "
@@ -202,7 +209,6 @@ def _remark(config: Config, found: DryRun) -> None:
             f"each process reads the whole weights ({memory.loaded / 2**30:,.1f} GiB) to its device before it keeps "
             "its share of them; start servers that stand on the same devices first"
         )
-        found.notes.append("seconds and tokens per second on given hardware: `arpo plan` with the same arguments")
     if memory is not None and memory.available is not None and memory.total > memory.available:
         found.notes.append(
             f"the estimate of {memory.total / 2**30:,.1f} GiB exceeds the {memory.available / 2**30:,.1f} GiB of "
