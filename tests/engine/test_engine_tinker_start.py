@@ -1,10 +1,13 @@
 """What is known of a Tinker server before anything is sampled: features, versions, settings that it cannot follow."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from arpo.config.dry_run import examine
+from arpo.config.dry_run_checks import capabilities_of
 from arpo.config.load import load
 from arpo.config.tinker import connect, refuse, refuse_processes
 from arpo.engine import tinker_service
@@ -12,6 +15,7 @@ from arpo.engine.settings import TinkerSettings
 from arpo.engine.tinker_features import check_sdk, choose_model, features_of, parse_version
 from arpo.errors import ConfigError, EngineDownError
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "tinker-factbook.toml"
 URL = "http://127.0.0.1:9"
 SKYRL = {
     "info": {"title": "Tinker API Mock"},
@@ -118,3 +122,15 @@ def test_a_missing_sdk_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_server_that_is_not_there() -> None:
     with pytest.raises(EngineDownError, match=r"engine\.base_url"):
         tinker_service._ask(TinkerSettings(base_url=URL), "")
+
+
+def test_a_dry_run_leaves_the_server_unasked() -> None:
+    config = load([EXAMPLE], ["run.name=never-made"], environ={})
+    found = examine(config)
+    assert (found.mistakes, found.memory) == ([], None)
+    assert any("Tinker server" in line for line in found.unchecked)
+
+
+def test_a_dry_run_refuses_what_the_start_would() -> None:
+    with pytest.raises(ConfigError, match=r"rollout\.temperature"):
+        capabilities_of(load([EXAMPLE], ["rollout.temperature=0.7"], environ={}).config, None)
