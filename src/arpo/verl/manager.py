@@ -48,6 +48,7 @@ class ArpoLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         self._pulses: dict[Any, Any] = {}
         self._deaths = 0
         self._deaths_seen = 0
+        self._closed = threading.Event()
 
     @classmethod
     @auto_await
@@ -70,6 +71,12 @@ class ArpoLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         validate = bool(prompts["validate"]) if "validate" in prompts else False
         for place, chunk in enumerate(prompts.chunk(len(self.agent_loop_workers))):
             self._send(place, chunk, "val" if validate else "train")
+
+    def close(self) -> None:
+        """End the workers and the watch. verl itself ends with its Ray session and never asks for it."""
+        self._closed.set()
+        for worker in self.agent_loop_workers:
+            ray.kill(worker)
 
     def troubles(self) -> list[str]:
         """Why workers could not reach verl's server; a worker that is dead says nothing."""
@@ -111,11 +118,11 @@ class ArpoLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
             self._pulses[worker] = worker.pulse.remote()
 
     def _keep_watch(self) -> None:
-        while ray.is_initialized():
+        while ray.is_initialized() and not self._closed.is_set():
             with self._lock:
                 pulses = dict(self._pulses)
             gone, _ = ray.wait(list(pulses.values()), num_returns=1, timeout=_POLL)
-            for worker in [worker for worker, pulse in pulses.items() if pulse in gone]:
+            for worker in [worker for worker, pulse in pulses.items() if pulse in gone and not self._closed.is_set()]:
                 try:
                     self._replace(worker)
                 except Exception:

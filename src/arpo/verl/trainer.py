@@ -66,7 +66,7 @@ class ArpoTrainer(PPOTrainerSync):  # type: ignore[misc]
         )
         masks = [mask.numpy() for mask in data["response_mask"].unbind()]
         padding = [bool(tag.get("is_padding", False)) for tag in batch.tags]
-        extra = [{} if pads else row for row, pads in zip(data["extra_fields"].tolist(), padding, strict=True)]
+        extra = [{} if pads else row for row, pads in zip(data["extra_fields"], padding, strict=True)]
         trees = trees_of(batch.keys, extra)
         metrics.update(rollout_stats(list(trees.values())))
         values = advantages(self._ours, batch.keys, extra, masks, trees)
