@@ -49,7 +49,11 @@ def start(model: Path, folder: Path) -> Served:
         *("--checkpoints-base", str(folder / "kept"), "--database-url", f"sqlite:///{folder / 'tinker.db'}"),
         *("--port", str(port)),
     ]
-    environ = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    environ = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+    }
     with log.open("wb") as out:
         process = subprocess.Popen(command, env=environ, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
     served = Served(url, process, folder / "kept")
