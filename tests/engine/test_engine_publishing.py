@@ -177,6 +177,30 @@ async def test_a_server_that_keeps_its_cache_is_down(tmp_path: Path) -> None:
         await publisher.publish(tiny("qwen3"), 1)
 
 
+async def test_several_servers_take_one_folder(tmp_path: Path) -> None:
+    servers, model = [FakeServer("cuda"), FakeServer("cpu", EXTENSION)], tiny("qwen3")
+    connect, *more = ((lambda server=server: server) for server in servers)
+    await ServerPublisher(connect, WeightsFolder(tmp_path), *more).publish(model, 4)  # type: ignore[arg-type]
+    for server, method in zip(servers, ("reload_weights", "arpo_reload_weights"), strict=True):
+        assert [path for path, _ in server.asked] == [
+            "/collective_rpc",
+            "/reset_prefix_cache",
+            "/update_weight_version",
+        ]
+        assert server.asked[0][1]["method"] == method
+        assert same(server.asked[0][1]["weights"], model.state_dict())
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_one_of_several_servers_that_fails_ends_the_publication(tmp_path: Path) -> None:
+    servers = [FakeServer("cuda"), FakeServer("cuda", forgets=False)]
+    connect, *more = ((lambda server=server: server) for server in servers)
+    with pytest.raises(EngineDownError, match="prefix cache"):
+        await ServerPublisher(connect, WeightsFolder(tmp_path), *more).publish(tiny("qwen3"), 1)  # type: ignore[arg-type]
+    assert [server.closed for server in servers] == [1, 1]
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- the engine in this process, as far as it goes without vLLM -------------------------------------------------------
 
 

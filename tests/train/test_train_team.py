@@ -1,5 +1,6 @@
 """Who is still there, and what processes make of it; what is dealt to them, and how their figures become one row."""
 
+import copy
 import signal
 import socket
 import threading
@@ -7,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from arpo.config.load import load
 from arpo.config.processes import build_team
@@ -17,6 +19,7 @@ from arpo.errors import ConfigError
 from arpo.tools.stats import ToolStats
 from arpo.train import watch
 from arpo.train.costs import Spent, costs
+from arpo.train.publishing import Twin
 from arpo.train.signals import graceful
 from arpo.train.team import ALONE, PeerLostError
 from arpo.train.watch import Watch, meet
@@ -131,6 +134,26 @@ def test_a_signal_that_is_passed_on_is_the_first() -> None:
         assert stop.exit_code == 130
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_a_twin_takes_the_weights_and_of_an_adapted_policy_the_adapter() -> None:
+    from arpo.engine.lora import attach
+    from arpo.engine.models import load_policy
+    from arpo.engine.settings import LoraSettings
+
+    model, _ = load_policy("pocket", device="cpu")
+    twin = Twin(copy.deepcopy(model))
+    model.model.norm.weight.data += 1
+    twin.take(model)
+    assert torch.equal(twin.module.model.norm.weight, model.model.norm.weight)
+    attach(model, LoraSettings(rank=2), base="pocket", seed=1)
+    twin = Twin(copy.deepcopy(model))
+    changed = dict(model.named_parameters())
+    name = next(name for name in changed if ".lora_B." in name)
+    changed[name].data += 1
+    twin.take(model)
+    assert torch.equal(dict(twin.module.named_parameters())[name], changed[name])
+    Twin(None).take(model)  # of the processes that put together for another one
 
 
 def servers(*more: str, **rest: str) -> OpenAISettings:
