@@ -5,6 +5,7 @@ The server's draws depend on the prefix and on how often it was asked before, so
 same ones whatever finishes first.
 """
 
+import asyncio
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -56,6 +57,18 @@ def compose(config: Config, folder: Path, *more: str) -> Any:
         return hydra_compose("ppo_trainer", overrides=[*overrides, *small_ones, *more])
 
 
+def variant(hydra: Any, config: Config) -> Any:
+    """The same composed configuration for another of ours, as the launcher would say it."""
+    from copy import deepcopy
+
+    from arpo.verl.overrides import is_stock
+
+    other = deepcopy(hydra)
+    other.arpo.config = config.model_dump_json()
+    other.trainer.v1.trainer_mode = "sync" if is_stock(config) else "arpo"
+    return other
+
+
 class PolicyServer:
     """An actor that answers as verl's vLLM server does, with the pocket policy behind it."""
 
@@ -102,6 +115,26 @@ class PolicyServer:
     async def asked(self) -> int:
         """Requests so far, forgotten ones aside."""
         return sum(self._asked.values())
+
+
+class StuckServer(PolicyServer):
+    """Answers so many requests and then none, until it is told to go on."""
+
+    def __init__(self, answers: int) -> None:
+        super().__init__()
+        self._answers, self._held = answers, True
+
+    async def generate(self, *arguments: Any, **options: Any) -> Any:
+        self._answers -= 1
+        while self._held and self._answers < 0:
+            await asyncio.sleep(0.05)
+        return await super().generate(*arguments, **options)
+
+    async def stuck(self) -> bool:
+        return self._answers < 0
+
+    async def let_go(self) -> None:
+        self._held = False
 
 
 def client_of(hydra: Any, server: Any) -> Any:

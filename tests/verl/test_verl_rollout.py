@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from verl_world import client_of, compose, rows_of, sample, small, trainer_of
+from verl_world import client_of, compose, rows_of, sample, small, trainer_of, variant
 
 from arpo.verl.leaves import handed, leaves_of, token_credit
 
@@ -15,20 +15,25 @@ FAMILIES = ("hard", "tree", "reinforce++", "treerl")
 
 @pytest.fixture(scope="module")
 def managers(cluster: None, server: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A manager and its trainer per credit, made when first asked for."""
+    """Configurations and a manager per credit; one manager for each mode of the trainer, made when first asked for."""
     from arpo.verl.manager import ArpoLoopManager
 
+    folder = tmp_path_factory.mktemp("verl")
+    composed: list[Any] = []
     made: dict[str, Any] = {}
 
     def build(credit: str) -> Any:
-        if credit not in made:
-            config = small(credit={"type": credit}, loss={"type": "clip", "old": "sampler"})
-            hydra = compose(config, tmp_path_factory.mktemp(credit.strip("+")))
-            made[credit] = config, hydra, ArpoLoopManager.create(config=hydra, llm_client=client_of(hydra, server))
-        return made[credit]
+        config = small(credit={"type": credit}, loss={"type": "clip", "old": "sampler"})
+        if not composed:
+            composed.append(compose(config, folder))
+        hydra = variant(composed[0], config)
+        mode = hydra.trainer.v1.trainer_mode
+        if mode not in made:
+            made[mode] = ArpoLoopManager.create(config=hydra, llm_client=client_of(hydra, server))
+        return config, hydra, made[mode]
 
     yield build
-    for _, _, manager in made.values():
+    for manager in made.values():
         manager.close()
 
 

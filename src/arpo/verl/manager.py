@@ -69,6 +69,7 @@ class ArpoLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         """
         self._stop_if_hopeless()
         validate = bool(prompts["validate"]) if "validate" in prompts else False
+        self._forget_closed()
         for place, chunk in enumerate(prompts.chunk(len(self.agent_loop_workers))):
             self._send(place, chunk, "val" if validate else "train")
 
@@ -99,6 +100,13 @@ class ArpoLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
             raise EngineDownError(
                 f"agent loop workers have died {deaths} times in a row; look for their reason in Ray's logs (memory?)"
             )
+
+    def _forget_closed(self) -> None:
+        """Prompts that verl has taken out of TransferQueue are nobody's any more."""
+        known = {uid for items in (tq.kv_list() or {}).values() for uid in items}
+        with self._lock:
+            for worker, prompts in self._prompts.items():
+                self._prompts[worker] = {uid: where for uid, where in prompts.items() if uid in known}
 
     def _send(self, place: int, chunk: Any, where: str) -> None:
         """A dead worker is noticed here or by the watch, whichever is first; its prompts end as failure either way."""

@@ -39,13 +39,23 @@ class ArpoLoopWorker(_Body):
         self._ours = read_config(self.config)
         self._ships_trees = self.config.trainer.v1.trainer_mode == OURS
         self._grower: Grower | None = None
+        self._made_ready: asyncio.Event | None = None
         self._trouble = ""
 
     async def ready(self) -> None:
         """Build tools, dialect and scorer. Raises ConfigError or ToolSetupError: what would fail every prompt."""
+        self._made_ready = asyncio.Event()
+        try:
+            grower = Grower(self._ours, self._sampler())
+            await grower.ready()
+            self._grower = grower
+        finally:
+            self._made_ready.set()
+
+    def _sampler(self) -> Sampler:
         rollout = self.config.actor_rollout_ref.rollout
         room = rollout.prompt_length + rollout.response_length
-        sampler = Sampler(
+        return Sampler(
             client=self.llm_client,
             tokenizer=self.tokenizer,
             vocab_size=int(self.model_config.hf_config.get_text_config().vocab_size),
@@ -53,9 +63,6 @@ class ArpoLoopWorker(_Body):
             top_k=top_k_of(self.config) or 0,
             seeded=bool(rollout.get("full_determinism", False)),
         )
-        grower = Grower(self._ours, sampler)
-        await grower.ready()
-        self._grower = grower
 
     async def pulse(self) -> None:
         """Never returns: whoever waits for it learns of this process's death."""
@@ -88,6 +95,8 @@ class ArpoLoopWorker(_Body):
     async def _tree(
         self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any]
     ) -> RolloutTree:
+        if self._made_ready is not None:
+            await self._made_ready.wait()
         if self._grower is None:
             raise ConfigError("the worker was not made ready; use arpo.verl.manager.ArpoLoopManager as the manager")
         rollout, greedy = self.config.actor_rollout_ref.rollout, not prompt.pop("__do_sample__", True)
