@@ -1,5 +1,6 @@
 """The server's gradient is the local learner's: same adapter, same trees, the norms compared."""
 
+import re
 import tarfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -78,7 +79,19 @@ def twin(service: TinkerService, checkpoints: Path, base: Path, loss: Any) -> Le
     state = adapter(service, checkpoints)
     assert not model.load_state_dict(state, strict=False).unexpected_keys
     assert len(state) == sum(p.requires_grad for p in model.parameters())
-    return Learner(model, loss, OptimSettings(lr=LR, max_grad_norm=1e9, packing="tree"), total_updates=9)
+    learner = Learner(model, loss, OptimSettings(lr=LR, max_grad_norm=1e9, packing="tree"), total_updates=9)
+    learner.stepper.clip = lambda: norm(model)  # type: ignore[method-assign]
+    return learner
+
+
+def norm(model: Any) -> torch.Tensor:
+    """Of the gradient, where queries, keys and values share one factor A, and so do gate and up: SkyRL fuses them."""
+    sums: dict[str, torch.Tensor] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            one = re.sub(r"(q|k|v)_proj\.lora_A|(gate|up)_proj\.lora_A", "shared", name)
+            sums[one] = sums[one] + parameter.grad if one in sums else parameter.grad.clone()
+    return torch.stack([value.norm() for value in sums.values()]).norm()
 
 
 def resampled(trees: Sequence[RolloutTree], learner: Any, shift: float) -> list[RolloutTree]:
