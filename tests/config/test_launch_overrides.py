@@ -208,7 +208,6 @@ def test_the_stock_estimators_smaller_advantages_are_named() -> None:
         ("True", "'True'"),
         ("a,b", "'a,b'"),
         ("it's", r"'it\'s'"),
-        ("${x}", r"'\${x}'"),
         ("", "''"),
         (["a", 1], "[a,1]"),
         ({"a": [1]}, "{a:[1]}"),
@@ -216,6 +215,11 @@ def test_the_stock_estimators_smaller_advantages_are_named() -> None:
 )
 def test_values_in_hydras_grammar(value: Any, text: str) -> None:
     assert text_of(value) == text
+
+
+def test_what_verl_would_interpolate_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"run\.name: .*interpolation"):
+        translated("run.name=a${b}")
 
 
 def test_backslashes_before_a_quote_and_at_the_end_are_doubled() -> None:

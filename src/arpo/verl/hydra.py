@@ -6,12 +6,15 @@ here. A configuration of ours travels as JSON whose quotes and dollars are writt
 nothing in it can mean anything to either of the two.
 
 Source of the rules: Hydra 1.3, "Extended override syntax" (quoted values; backslashes count only before a quote), and
-OmegaConf 2.3, "Variable interpolation" (a backslash before `${` takes it literally).
+OmegaConf 2.3, "Variable interpolation". The latter's escape, a backslash before `${`, does not last: verl resolves its
+configuration in place, after which the next look finds an interpolation. So `${` cannot be said, and is refused.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from arpo.errors import ConfigError
 
 _PLAIN = re.compile(r"[A-Za-z_/][\w/.\-]*")
 _WORDS = frozenset({"true", "false", "null", "nan", "inf"})
@@ -38,8 +41,10 @@ def text_of(value: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    """A string in single quotes that comes out as it went in."""
-    inner = _BEFORE_QUOTE.sub(lambda found: found[1] * 2 + r"\'", text.replace("${", r"\${"))
+    """A string in single quotes that comes out as it went in. ConfigError if it holds `${`."""
+    if "${" in text:
+        raise ConfigError(f"{text!r} holds ${{, which verl would take for an interpolation; choose another name")
+    inner = _BEFORE_QUOTE.sub(lambda found: found[1] * 2 + r"\'", text)
     return "'" + _AT_END.sub(lambda found: found[1] * 2, inner) + "'"
 
 

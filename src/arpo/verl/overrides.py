@@ -38,8 +38,11 @@ class Override:
 
     @property
     def text(self) -> str:
-        """As Hydra reads it, before a shell's own quoting."""
-        return f"{self.key}={text_of(self.value)}"
+        """As Hydra reads it, before a shell's own quoting. ConfigError naming the origin if it cannot be said."""
+        try:
+            return f"{self.key}={text_of(self.value)}"
+        except ConfigError as error:
+            raise ConfigError(f"{self.origin}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +93,10 @@ def translate(config: Config, place: Place) -> Translation:
     if wrong := refusals(config, place.gpus * place.nodes):
         raise ConfigError("\n".join(wrong))
     parts = (policy(config), data(config, place), rollout(config, place), actor(config, place), algorithm(config))
-    listed = [override for part in parts for override in part]
-    return Translation((*listed, *trainer(config, place), *_ours(config)), uncarried(config))
+    listed = [override for part in (*parts, trainer(config, place), _ours(config)) for override in part]
+    for override in listed:
+        _ = override.text  # what cannot be said is refused here, not on the way to the shell
+    return Translation(tuple(listed), uncarried(config))
 
 
 def is_stock(config: Config) -> bool:

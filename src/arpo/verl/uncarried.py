@@ -144,6 +144,8 @@ def _training(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
         yield ("optim.schedule", "optim.warmup_steps"), "verl moves the rate once per step, not once per mini-batch"
     if optim.weight_decay:
         yield ("optim.weight_decay",), "verl decays every weight, ours matrices alone (norms and biases are left out)"
+    if config.loss.kl > 0:
+        yield ("loss.kl",), "verl holds the estimate of one token at 10, beyond which it has no gradient"
     if config.loss.mismatch_reject is not None:
         yield ("loss.mismatch_reject",), "verl goes on counting rejected trajectories in the averages"
     if config.loss.aggregation != "constant":
