@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test check install lint types imports bench bench-trl golden golden-check test-vllm test-sandbox test-tinker clean
+.PHONY: demo test check install lint types imports bench bench-trl golden golden-check test-vllm test-verl test-sandbox test-tinker clean
 
 demo: $(STAMP)  ## cold start -> GRPO and ARPO at equal budgets -> runs/demo/report.html
 	$(BIN)/arpo demo --overwrite $(ARGS)
@@ -39,6 +39,10 @@ test-vllm: .venv-vllm/.installed  ## both vLLM engines with SmolLM2, for real (v
 	@# No core is reserved and none bound: server, engine and tests share what there is.
 	ARPO_VLLM_TESTS=1 VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_NO_USAGE_STATS=1 \
 		.venv-vllm/bin/python -m pytest tests/vllm -p no:cacheprovider $(ARGS)
+
+test-verl: .venv-verl/.installed  ## trees inside verl 0.9.1: its Ray, TransferQueue, worker, trainer; no GPU (minutes)
+	ARPO_VERL_TESTS=1 HF_HUB_OFFLINE=1 .venv-verl/bin/python -W ignore -m pytest tests/verl -p no:cacheprovider \
+		--timeout 1200 $(ARGS)
 
 test-sandbox: $(STAMP)  ## hostile code against the sandboxes, on both rungs, as root and as an ordinary user (minutes)
 	$(BIN)/python tests/sandbox/run_all.py $(ARGS)
@@ -88,11 +92,12 @@ golden-check: golden  ## recompute them and compare with the pinned ones
 	.venv-trl/bin/python -m pip install --quiet --no-deps --editable .
 	@touch $@
 
-.venv-verl/.installed: tests/golden/requirements-verl.txt
+.venv-verl/.installed: tests/verl/requirements.txt pyproject.toml
 	$(PYTHON) -m venv .venv-verl
 	.venv-verl/bin/python -m pip install --quiet --no-cache-dir --requirement $<
-	@# Its own requirements bring engines and trackers; the file names those that its losses import.
+	@# Its own requirements bring engines and trackers; the file names those that its trainer imports.
 	.venv-verl/bin/python -m pip install --quiet --no-cache-dir --no-deps verl==0.9.1
+	.venv-verl/bin/python -m pip install --quiet --no-cache-dir --editable .
 	@touch $@
 
 install: $(STAMP)
