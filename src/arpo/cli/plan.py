@@ -1,7 +1,9 @@
 """`arpo plan`: what a step of training takes on given hardware, on paper and in simulation."""
 
 import json as codec
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -10,7 +12,8 @@ from arpo.cli.options import Configs, Options, is_override, resolve
 
 if TYPE_CHECKING:
     from arpo.config.load import Resolved
-    from arpo.plan.estimate import Ask
+    from arpo.config.schema import Config
+    from arpo.plan.estimate import Ask, Plan
     from arpo.plan.hardware import Device, Use
 
 _BASE = (
@@ -27,7 +30,9 @@ _BASE = (
 class Hardware:
     """Devices, by name or by number."""
 
-    gpus: Annotated[int, Parameter(help="Devices that train together and sample.")] = 1
+    gpus: Annotated[
+        int | None, Parameter(help="Devices that train together and sample. Default: train.processes, or 1.")
+    ] = None
     hardware: Annotated[
         str,
         Parameter(help="h100, h200, b200, a100, l40s, 4090; cpu: this machine; or any name with its numbers."),
@@ -82,7 +87,7 @@ class Job:
     result_tokens: Annotated[int | None, Parameter(help="Tokens of a tool result.")] = None
     branch_share: Annotated[float | None, Parameter(help="Share of the results after which the rule fires.")] = None
 
-    def ask(self, hardware: Hardware) -> "Ask":
+    def ask(self, hardware: Hardware, processes: int) -> "Ask":
         from arpo.plan.estimate import Ask
 
         given = {
@@ -94,7 +99,7 @@ class Job:
             "branch_share": self.branch_share,
         }
         return Ask(
-            gpus=hardware.gpus,
+            gpus=processes if hardware.gpus is None else hardware.gpus,
             tensor_parallel=hardware.tensor_parallel,
             workers=self.workers,
             used=self.used,
@@ -102,24 +107,84 @@ class Job:
         )
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Simulation:
+    """The rollout in virtual time."""
+
+    simulate: Annotated[bool, Parameter(negative="", help="Simulate the rollout, ours and lock-step rounds.")] = False
+    sweep: Annotated[bool, Parameter(negative="", help="And what changes with workers, latency, batch, branches.")] = (
+        False
+    )
+    spread: Annotated[float, Parameter(help="How much lengths and calls vary; 0: not at all.")] = 0.6
+    repeat: Annotated[float, Parameter(help="Share of the calls that others of the group make, too.")] = 0.0
+    figure: Annotated[Path | None, Parameter(help="Write an SVG of the sweep here.")] = None
+    markdown: Annotated[Path | None, Parameter(help="Write the sweep's table here.")] = None
+
+    @property
+    def wanted(self) -> bool:
+        return self.simulate or self.sweep or self.figure is not None or self.markdown is not None
+
+    def run(self, found: "Plan", config: "Config", ask: "Ask", json: bool) -> int:
+        """Simulate what was planned, and print it."""
+        from arpo.plan.simulation.report import figure, lines, markdown
+        from arpo.plan.simulation.sweep import pair, scene_of, sweep
+
+        scene = scene_of(found, config, ask, spread=self.spread, repeat=self.repeat)
+        alone = self.simulate and not (self.sweep or self.figure or self.markdown)
+        pairs = [pair("as planned", scene)] if alone else list(sweep(scene, _say))
+        if self.figure is not None:
+            self.figure.write_text(figure(pairs, scene.mix))
+        if self.markdown is not None:
+            self.markdown.write_text("\n".join(markdown(pairs)) + "\n")
+        print(codec.dumps([one.to_dict() for one in pairs], indent=2) if json else "\n".join(lines(scene, pairs)))
+        return 0
+
+
+def _check(options: Options, job: Job, json: bool) -> int:
+    from dataclasses import asdict
+
+    from arpo.plan.check import check, lines
+
+    rows = check(options.model or "pocket", prompts=job.prompts or 4, group=(8, 16), max_tokens=400, steps=3, say=_say)
+    found = [asdict(row) | {"ratio": row.ratio} for row in rows]
+    print(codec.dumps(found, indent=2) if json else "\n".join(lines(rows)))
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 def plan(
     *config: Configs,
     options: Options | None = None,
     hardware: Hardware | None = None,
     job: Job | None = None,
+    simulation: Simulation | None = None,
+    check: Annotated[
+        bool, Parameter(negative="", help="Predict steps of a packaged policy on this machine, and run them.")
+    ] = False,
     json: Annotated[bool, Parameter(negative="", help="Everything as JSON.")] = False,
 ) -> int:
     """Estimate tokens, tool calls, memory and time of one step of training on given hardware.
 
     Without a configuration: the paper's settings, bfloat16, vLLM beside the trainer. The formulas stand in
-    docs/scaling.md. Nothing is loaded and nothing is run.
+    docs/scaling.md. Nothing is loaded and nothing is run. With --simulate or --sweep the rollout is run in virtual
+    time: the real scheduler, a simulated engine, simulated tools.
     """
     from arpo.plan.estimate import plan as estimate
     from arpo.plan.text import lines
 
-    hardware, job = hardware or Hardware(), job or Job()
+    hardware, job, simulation = hardware or Hardware(), job or Job(), simulation or Simulation()
+    if check:
+        return _check(options or Options(), job, json)
     resolved, has_tools = _resolved(config, options or Options(), job)
-    found = estimate(resolved.config, job.ask(hardware), hardware.device(), hardware.use(), has_tools=has_tools)
+    ask = job.ask(hardware, resolved.config.train.processes or 1)
+    device, use, wanted = hardware.device(), hardware.use(), simulation.wanted
+    found = estimate(resolved.config, ask, device, use, has_tools=has_tools, with_memory=not wanted)
+    if wanted:
+        return simulation.run(found, resolved.config, ask, json)
     print(codec.dumps(found.to_dict(), indent=2) if json else "\n".join(lines(found)))
     return 0
 

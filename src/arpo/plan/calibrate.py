@@ -20,7 +20,7 @@ from arpo.plan.hardware import Device
 from arpo.plan.shapes import Shape
 
 Clock = Callable[[], float]
-_SIDE, _BYTES, _TRIES = 1024, 1 << 26, 3
+_SIDE, _BYTES, _TRIES = 1024, 1 << 26, 2
 
 
 def this_machine(clock: Clock = time.perf_counter) -> Device:
@@ -60,7 +60,7 @@ class Pace:
     gradient: float
 
 
-def pace(model: Any, shape: Shape, *, rows: int = 8, length: int = 256, clock: Clock = time.perf_counter) -> Pace:
+def pace(model: Any, shape: Shape, *, rows: int = 4, length: int = 256, clock: Clock = time.perf_counter) -> Pace:
     """Time a forward pass of `rows` rows of `length` random tokens, without and with its gradient."""
     from arpo.plan.phases import forward_operations, gradient_operations
 

@@ -106,15 +106,19 @@ class Plan:
         return found | ranges | {"checked": "not on a GPU"}
 
 
-def plan(config: Config, ask: Ask, device: Device, use: Use, *, has_tools: bool = True) -> Plan:
-    """One step under `config`. Raises ConfigError where the question makes no sense."""
+def plan(
+    config: Config, ask: Ask, device: Device, use: Use, *, has_tools: bool = True, with_memory: bool = True
+) -> Plan:
+    """One step under `config`. `with_memory`: builds the model's shapes, which takes seconds. Raises ConfigError where
+    the question makes no sense.
+    """
     _check(ask)
     shape, width = shape_of(config.model.path), _WIDTH[config.model.dtype]
     work_, replicas = step_work(config, ask, has_tools=has_tools), ask.gpus // ask.tensor_parallel
     one = replica(shape, device, use, devices=ask.tensor_parallel, width=width)
-    in_flight, latency = config.rollout.concurrency, ask.mix.mean
+    in_flight, latency = config.rollout.concurrency * (config.train.processes or 1), ask.mix.mean
     now = decoding(work_, one, replicas, in_flight)
-    memory = memory_of(config, shape, work_.trajectory.prompt, ask.gpus)
+    memory = memory_of(config, shape, work_.trajectory.prompt, ask.gpus) if with_memory else None
     updates = config.train.prompts // (config.train.mini_batch or config.train.prompts)
     return Plan(
         shape=shape,
@@ -171,10 +175,10 @@ def _check(ask: Ask) -> None:
 
 
 def memory_of(config: Config, shape: Shape, prompt: int, gpus: int) -> Memory | None:
-    """Of one device, as the dry run counts it."""
+    """Of one of the devices, as the dry run counts it: shares of weights, gradients and optimiser under FSDP2."""
     from arpo.config.dry_run_memory import estimate
 
-    return estimate(config, shape.module(config.model.dtype), prompt)
+    return estimate(config, shape.module(config.model.dtype), prompt, processes=gpus if gpus > 1 else None)
 
 
 def _notes(config: Config, ask: Ask, device: Device, use: Use, one: Replica, memory: Memory | None) -> list[str]:
