@@ -35,7 +35,7 @@ _PATIENCE = 3
 logger = logging.getLogger(__name__)
 
 
-class ArpoLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
+class ArpoLoopManager(AgentLoopManagerTQ):
     """`actor_rollout_ref.rollout.agent.agent_loop_manager_class = arpo.verl.manager.ArpoLoopManager`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -51,7 +51,7 @@ class ArpoLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         self._closed = threading.Event()
 
     @classmethod
-    @auto_await
+    @auto_await  # type: ignore[untyped-decorator]
     async def create(cls, *arguments: Any, **options: Any) -> "ArpoLoopManager":
         """The manager with workers that are ready. Raises what keeps a worker from working, ConfigError above all."""
         manager = cls(*arguments, **options)

@@ -31,7 +31,7 @@ from arpo.verl.leaves import TokenCredit, handed, token_credit
 
 
 @register_trainer(OURS)
-class ArpoTrainer(PPOTrainerSync):  # type: ignore[misc]
+class ArpoTrainer(PPOTrainerSync):
     """PPOTrainerSync whose advantages are ours, per token. Adds the rollout's figures to verl's metrics."""
 
     def __init__(self, config: Any) -> None:
