@@ -1,13 +1,17 @@
 """A dry run of several processes: the memory of one of them, of one server, and a step on paper."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from arpo.cli import main
 from arpo.config.dry_run_memory import Memory, estimate, serving
 from arpo.config.load import load
 from arpo.engine.models import load_skeleton
+from arpo.engine.publishing import dealt
+from arpo.engine.settings import OpenAISettings
 
 PARAMETERS = 918_912
 """Of the pocket policy."""
@@ -61,6 +65,19 @@ def test_servers_hold_the_policy_and_what_they_are_asked_for() -> None:
     token = 2 * text.num_hidden_layers * text.num_key_value_heads * text.head_dim * 2
     assert (found.token, found.most) == (token, token * 12 * 90)
     assert serving(load([], BASE).config, load_skeleton("pocket"), 50) is None
+
+
+def test_the_example_for_eight_gpus_fits_its_launcher() -> None:
+    examples = Path(__file__).parents[2] / "examples"
+    config = load((examples / "qwen2.5-7b-8gpu.toml",), (), environ={}).config
+    launched = yaml.safe_load((examples / "fsdp2-8gpu.yaml").read_text())
+    assert launched["num_processes"] == config.train.processes == 8
+    assert launched["distributed_type"] == "FSDP"
+    assert config.train.sharded
+    assert launched["fsdp_config"]["fsdp_version"] == 2
+    assert launched["fsdp_config"]["fsdp_cpu_ram_efficient_loading"] is False
+    assert isinstance(config.engine, OpenAISettings)
+    assert [dealt(config.engine, rank, 8).base_url[-7:] for rank in range(8)] == [f"800{rank}/v1" for rank in range(8)]
 
 
 def test_the_terminal_tells_what_one_process_takes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,7 +84,7 @@ def test_every_example_loads(name: str) -> None:
     assert load((EXAMPLES / f"{name}.toml",), (), environ={}).config.run.name
 
 
-@pytest.mark.parametrize("name", REASONING)
+@pytest.mark.parametrize("name", [*REASONING, "qwen2.5-7b-8gpu"])
 def test_reasoning_examples_hold_the_papers_settings(name: str) -> None:
     config = load((EXAMPLES / f"{name}.toml",), (), environ={}).config
     rollout, rule = config.rollout, config.rollout.branching
