@@ -94,3 +94,20 @@ def test_what_training_would_refuse_is_refused_first(
 ) -> None:
     with pytest.raises(error, match=named.replace("(", r"\(")):
         prepare(config(tmp_path, *overrides))
+
+
+def test_the_example_is_taken_by_both_dry_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from arpo.config.dry_run import examine
+    from arpo.verl.overrides import translate
+
+    example = Path(__file__).parents[2] / "examples" / "verl-factbook.toml"
+    quick = ("model.path=pocket", "tools.1.backend=monty", "data.tasks=40", f"run.out={tmp_path}")
+    resolved = load([example], quick, environ={})
+    here = load([example], [*quick, "engine.type=local"], environ={})
+    assert examine(here).mistakes == []
+    ready = prepare(resolved.config)
+    place = ready.place(tmp_path / "verl", gpus=1, nodes=1, cpus=None)
+    told = {one.key: one.value for one in translate(resolved.config, place).overrides}
+    assert told["actor_rollout_ref.rollout.gpu_memory_utilization"] == 0.5
+    assert told["trainer.v1.trainer_mode"] == "arpo"
+    assert list(tmp_path.iterdir()) == []
