@@ -190,8 +190,9 @@ def _notes(config: Config, ask: Ask, device: Device, use: Use, one: Replica, mem
             f"of keys and values, and one trajectory takes up to {longest:,}; raise --tensor-parallel or --engine-share"
         )
     budget = device.memory * (1 - use.engine)
-    if memory is not None and memory.total > budget:
+    own = 0 if memory is None else sum(part.size for part in memory.parts if part.name != "engine's weights")
+    if own > budget:
         notes.append(
-            f"training takes {memory.total / 1e9:,.0f} GB of a device that has {budget / 1e9:,.0f} GB beside the engine"
+            f"training takes {own / 1e9:,.0f} GB of a device that has {budget / 1e9:,.0f} GB beside the engine"
         )
     return notes

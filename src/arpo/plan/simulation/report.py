@@ -10,7 +10,7 @@ from arpo.view.text import safe
 
 _NAME = 40
 _HEAD = (
-    f"{'':<{_NAME}}{'seconds':>9}{'tokens/s':>10}{'engine idle':>13}{'until 90 %':>12}{'tools idle':>12}{'limit':>9}"
+    f"{'':<{_NAME}}{'seconds':>9}{'tokens/s':>10}{'engine idle':>13}{'places taken':>14}{'tools idle':>12}{'limit':>14}"
     f"{'lock-step':>11}{'engine idle':>13}{'gain':>7}"
 )
 
@@ -45,6 +45,7 @@ _FIGURES: tuple[tuple[str, Callable[[Outcome], str]], ...] = (
     ("tool workers idle, the whole step", lambda one: f"{one.tools_idle:.0%}"),
     ("tool workers idle until 90 %", lambda one: f"{one.tools_idle_full:.0%}"),
     ("time after 90 % have answered", lambda one: f"{one.tail:.0%}"),
+    ("places of an engine taken", lambda one: f"{one.rows_used:.0%}"),
     ("sequences per engine while it is busy", lambda one: f"{one.rows:,.0f}"),
     ("mean wait for a tool worker, s", lambda one: f"{one.tool_wait:.2f}"),
     ("mean wait for the engine, s", lambda one: f"{one.engine_wait:.3f}"),
@@ -61,7 +62,7 @@ def _row(pair: Pair) -> str:
     one, other = pair.ours, pair.rounds
     return (
         f"{pair.name:<{_NAME}}{one.seconds:>9,.1f}{one.tokens_per_s:>10,.0f}{one.engine_idle:>13.0%}"
-        f"{one.engine_idle_full:>12.0%}{one.tools_idle_full:>12.0%}{one.limit:>9}{other.seconds:>11,.1f}"
+        f"{one.rows_used:>14.0%}{one.tools_idle:>12.0%}{one.limit:>14}{other.seconds:>11,.1f}"
         f"{other.engine_idle:>13.0%}{pair.gain:>7.2f}"
     )
 
@@ -69,15 +70,15 @@ def _row(pair: Pair) -> str:
 def markdown(pairs: Sequence[Pair]) -> Iterator[str]:
     """The table of docs/scaling.md."""
     yield (
-        "| | seconds | tokens/s | engine idle: all, until 90 % | tools idle until 90 % | limit | lock-step: seconds | "
+        "| | seconds | tokens/s | engine idle | its places taken | tools idle | limit | lock-step: seconds | "
         "engine idle | gain |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for pair in pairs:
         one, other = pair.ours, pair.rounds
         yield (
-            f"| {pair.name} | {one.seconds:,.1f} | {one.tokens_per_s:,.0f} | {one.engine_idle:.0%}, "
-            f"{one.engine_idle_full:.0%} | {one.tools_idle_full:.0%} | {one.limit} | {other.seconds:,.1f} | "
+            f"| {pair.name} | {one.seconds:,.1f} | {one.tokens_per_s:,.0f} | {one.engine_idle:.0%} | "
+            f"{one.rows_used:.0%} | {one.tools_idle:.0%} | {one.limit} | {other.seconds:,.1f} | "
             f"{other.engine_idle:.0%} | {pair.gain:.2f} |"
         )
 

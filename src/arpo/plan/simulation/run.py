@@ -28,6 +28,10 @@ _TAIL = 0.9
 """A step is in full swing until so many of its answers have been given."""
 
 
+_FULL = 0.75
+"""Used to this share, a thing limits the rollout."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scene:
     """What is simulated. `spread`: of lengths and calls, 0 for none; `repeat`: share of the calls that ask what others
@@ -57,7 +61,7 @@ class Outcome:
     `engine_idle`: of all replicas' time; `tools_idle`: of all workers' time; with `_full`: until nine of ten answers
     had been given; `rows`: sequences of a replica under way while it is busy; `engine_wait`, `tool_wait`: mean
     seconds in the queue; `pushed_out`: cached tokens that went for want of room; `tail`: share of the time after nine
-    of ten answers.
+    of ten answers; `slots`: sequences that one engine could run at once, with every trajectory under way.
     """
 
     seconds: float
@@ -81,23 +85,30 @@ class Outcome:
     preempted: int
     tail: float
     requests: int
+    slots: float
 
     @property
     def tokens_per_s(self) -> float:
         return self.sampled / self.seconds
 
     @property
+    def rows_used(self) -> float:
+        """Mean share of an engine's places that are taken, over all of the time."""
+        return self.rows * (1 - self.engine_idle) / self.slots
+
+    @property
     def limit(self) -> str:
-        """What the rollout waited for: whatever was busy for more than 85 % of the time before the tail, else waiting
-        itself: trajectories that are short of nothing but each other or their own calls.
+        """Whatever was used to three quarters over the whole step: more of it would have helped. Where neither was, the
+        trajectories are what takes time: their own tokens and calls, one after the other, above all in the tail. That
+        an engine is never idle says little, since a single sequence keeps it busy.
         """
-        busy = {"engine": 1 - self.engine_idle_full, "tools": 1 - self.tools_idle_full}
-        most = max(busy, key=lambda name: busy[name])
-        return most if busy[most] > 0.85 else "waiting"
+        used = {"engine": self.rows_used, "tools": 1 - self.tools_idle}
+        most = max(used, key=lambda name: used[name])
+        return most if used[most] > _FULL else "trajectories"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return asdict(self) | {"tokens_per_s": self.tokens_per_s, "limit": self.limit}
+        return asdict(self) | {"tokens_per_s": self.tokens_per_s, "rows_used": self.rows_used, "limit": self.limit}
 
 
 @dataclass(frozen=True)
@@ -174,4 +185,10 @@ def _outcome(
         preempted=sum(server.preempted for server in servers),
         tail=1 - full / seconds,
         requests=stats.calls,
+        slots=_slots(scene),
     )
+
+
+def _slots(scene: Scene) -> float:
+    groups = min(scene.prompts, scene.rollout.concurrency)
+    return min(groups * scene.rollout.total / scene.replicas, float(scene.replica.rows))
