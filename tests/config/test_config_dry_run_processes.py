@@ -80,6 +80,15 @@ def test_the_example_for_eight_gpus_fits_its_launcher() -> None:
     assert [dealt(config.engine, rank, 8).base_url[-7:] for rank in range(8)] == [f"800{rank}/v1" for rank in range(8)]
 
 
+def test_processes_and_servers_without_work_are_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
+    tokens = ["train", "--dry-run", *BASE, "data.tasks=4", "train.processes=7"]
+    assert main(tokens) == 2
+    assert "train.prompts = 6 leaves some of 7 processes without a group" in capsys.readouterr().out
+    servers = ["engine.type=openai", "engine.publish=vllm", "engine.replicas=http://127.0.0.1:9/v1"]
+    assert main(["train", "--dry-run", *BASE, "data.tasks=4", "train.processes=1", *servers]) == 2
+    assert "name 2 servers for 1 process" in capsys.readouterr().out
+
+
 def test_the_terminal_tells_what_one_process_takes(capsys: pytest.CaptureFixture[str]) -> None:
     tokens = ["train", "--dry-run", *BASE, "data.tasks=4", "train.processes=2", "train.sharded=true"]
     assert main(tokens) == 0

@@ -73,6 +73,7 @@ def examine(resolved: Resolved) -> DryRun:
     found = DryRun(config.run.name, config.model.path)
     look = _Look(config, found)
     look.attempt(lambda: _folder(resolved))
+    look.attempt(lambda: _processes(config))
     tasks = look.tasks()
     toolbox = look.toolbox(tasks)
     try:
@@ -86,6 +87,13 @@ def examine(resolved: Resolved) -> DryRun:
     found.costs = costs(config.train, config.rollout, config.entropy.window, has_tools=bool(config.tools), room=room)
     _remark(config, found)
     return found
+
+
+def _processes(config: Config) -> None:
+    from arpo.config.processes import check_share
+
+    if config.train.processes is not None:
+        check_share(config, config.train.processes)
 
 
 def _folder(resolved: Resolved) -> None:

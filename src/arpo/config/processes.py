@@ -5,7 +5,8 @@ import os
 from typing import Any
 
 from arpo.config.schema import Config
-from arpo.engine.settings import VllmSettings
+from arpo.engine.publishing import dealt
+from arpo.engine.settings import OpenAISettings, VllmSettings
 from arpo.errors import ConfigError
 from arpo.train.publishing import Twin
 from arpo.train.team import Team, join, launched
@@ -25,10 +26,7 @@ def build_team(config: Config) -> Team:
             f"train.processes = {train.processes}, but this is a run of {size}; start it with accelerate launch "
             f"--num_processes {train.processes} -m arpo.train CONFIG, or set train.processes"
         )
-    if size > train.prompts:
-        raise ConfigError(
-            f"train.prompts = {train.prompts} leaves some of {size} processes without a group; raise it, or start fewer"
-        )
+    check_share(config, size)
     if size > 1 and isinstance(config.engine, VllmSettings):
         raise ConfigError(
             'engine.type = "vllm" is one engine in one process; start servers with `vllm serve`, one per device or '
@@ -43,6 +41,17 @@ def build_team(config: Config) -> Team:
             "set train.sharded"
         )
     return join(accelerator)
+
+
+def check_share(config: Config, size: int) -> None:
+    """ConfigError if some of `size` processes would sample nothing, or some server be asked by nobody."""
+    prompts = config.train.prompts
+    if size > prompts:
+        raise ConfigError(
+            f"train.prompts = {prompts} leaves some of {size} processes without a group; raise it, or start fewer"
+        )
+    if isinstance(config.engine, OpenAISettings):
+        dealt(config.engine, 0, size)
 
 
 def _refuse_lone_launch() -> None:
