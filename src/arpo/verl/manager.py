@@ -129,6 +129,9 @@ class ArpoLoopManager(AgentLoopManagerTQ):
         while ray.is_initialized() and not self._closed.is_set():
             with self._lock:
                 pulses = dict(self._pulses)
+            if not pulses:
+                self._closed.wait(_POLL)
+                continue
             gone, _ = ray.wait(list(pulses.values()), num_returns=1, timeout=_POLL)
             for worker in [worker for worker, pulse in pulses.items() if pulse in gone and not self._closed.is_set()]:
                 try:
