@@ -115,7 +115,7 @@ def _load() -> type:
 
     server = type("ArpoTopKServer", (AsksForTopK, vLLMHttpServer), {})
 
-    class TopKReplica(vLLMReplica):  # type: ignore[misc]
+    class TopKReplica(vLLMReplica):
         """verl's replica with the server above."""
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
