@@ -22,7 +22,7 @@ weighted. Source of verl's coefficients: verl 0.9.1, `core_algos.agg_loss` as `p
 Nothing here imports verl, Ray or torch. Shapes: T response tokens of one trajectory, R rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,14 @@ from arpo.credit.base import Credit
 from arpo.learn.losses.aggregation import coefficients
 from arpo.learn.settings import LossBase
 from arpo.tree import Path, RolloutTree
+
+VERL_AGGREGATIONS: Mapping[str, str] = {
+    "token_mean": "token-mean",
+    "sequence_mean": "seq-mean-token-mean",
+    "constant": "seq-mean-token-sum-norm",
+    "group_sum": "seq-mean-token-sum",
+}
+"""verl's name of each aggregation of ours."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
