@@ -19,7 +19,7 @@ from arpo.engine.retry import RefusedError
 from arpo.engine.settings import TinkerSettings
 from arpo.engine.tinker import TinkerEngine
 from arpo.engine.tinker_features import Features
-from arpo.engine.tinker_trouble import Health, LostError, Waiter, status_of
+from arpo.engine.tinker_trouble import GoneError, Health, LostError, Waiter, status_of
 from arpo.errors import ConfigError, EngineDownError, EngineError
 from arpo.tree import Finish
 
@@ -217,7 +217,7 @@ def failing(status: int) -> Exception:
         (failing(410), LostError, "lost the request"),
         (SaidError(422), RefusedError, "status 422"),
         (failing(429), EngineError, "ValueError"),
-        (SaidError(400, "Model model_1 not loaded"), EngineDownError, "--resume"),
+        (SaidError(400, "Model model_1 not loaded"), GoneError, "--resume"),
         (RuntimeError("odd"), EngineError, "RuntimeError: odd"),
     ],
 )

@@ -32,11 +32,19 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pocket policy (a Qwen3 of 0.9 M parameters) in float32, as a folder for the server."""
+    """The pocket policy (a Qwen3 of 0.9 M parameters) in float32, as a folder for the server.
+
+    Its logits are scaled down: as it is, it knows what to say, and no log-prob could rise.
+    """
+    import torch
+
     from arpo.engine.models import load_policy
 
     folder = tmp_path_factory.mktemp("base")
-    for part in load_policy("pocket", dtype="float32", device="cpu"):
+    model, tokenizer = load_policy("pocket", dtype="float32", device="cpu")
+    with torch.no_grad():
+        model.model.norm.weight.mul_(0.75)
+    for part in (model, tokenizer):
         part.save_pretrained(folder)
     return folder
 

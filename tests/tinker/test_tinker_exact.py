@@ -137,25 +137,3 @@ def test_the_gradient_is_ours(name: str, service: TinkerService, server: Any, ba
     assert there["loss"] == pytest.approx(here["loss"], rel=1e-3, abs=1e-5)
     for figure in ("num_tokens", "num_trajectories", "num_groups", "ratio/mean"):
         assert there[figure] == pytest.approx(here[figure], rel=1e-4)
-
-
-def test_one_token_alone_moves_by_its_advantage(service: TinkerService) -> None:
-    """Only the last token of one branch has an advantage: it becomes likelier. One place off, its neighbour would."""
-    remote = TinkerLearner(
-        service, loss_settings("dapo"), OptimSettings(lr=0.02, max_grad_norm=float("inf")), total_updates=9
-    )
-    one = tree(7)
-    leaf = one.leaves[1]
-    place = int(flatten(one).start_S[leaf]) + 3
-    one = resampled([one], remote, 0.0)[0]
-    before_N = remote.logprobs([one])[0]
-    path = [list(one.ancestry(x)) for x in one.leaves]
-    zeros = [np.zeros(sum(len(one.segments[n]) for n in nodes)) for nodes in path]
-    zeros[1][sum(len(one.segments[n]) for n in path[1][:-1]) + 3] = 1.0
-    weights = tuple(np.array([float(one.segments[n].is_policy) for n in nodes]) for nodes in path)
-
-    remote.update([one], [Credit(tuple(zeros), weights, per_token=True)])
-
-    change_N = remote.logprobs([one])[0] - before_N
-    assert change_N[place] > 0.1
-    assert change_N[place] == max(change_N)

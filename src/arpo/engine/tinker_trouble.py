@@ -24,12 +24,16 @@ T = TypeVar("T")
 _SLICE = 2.0
 """Seconds between two looks at a server that has not answered yet."""
 _HEALTH_TIMEOUT = 20.0
-_GONE = ("not loaded", "model not found", "session not found", "sampling session")
+_GONE = ("not loaded", "model not found", "session not found")
 """What a server says that has been restarted, and has lost what it held in memory."""
 
 
 class LostError(EngineError):
     """The server has lost a request that it had taken on."""
+
+
+class GoneError(EngineDownError):
+    """The server is well and no longer knows what this run had there."""
 
 
 class Health:
@@ -128,7 +132,7 @@ class Waiter:
                 "that this server accepts"
             )
         if any(sign in said.lower() for sign in _GONE):
-            return EngineDownError(
+            return GoneError(
                 f"{where}: {said}. The server no longer holds this run (it was started again, or closed the session); "
                 "go on from the last checkpoint with --resume"
             )

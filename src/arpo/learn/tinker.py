@@ -21,7 +21,7 @@ import numpy as np
 
 from arpo.credit.base import Credit
 from arpo.engine.tinker_service import TinkerService
-from arpo.engine.tinker_trouble import LostError
+from arpo.engine.tinker_trouble import GoneError, LostError
 from arpo.errors import CheckpointError, ConfigError, EngineDownError, EngineError
 from arpo.learn.losses import coefficients
 from arpo.learn.mismatch import mismatch
@@ -120,9 +120,9 @@ class TinkerLearner:
                 )
         try:
             self.service.load(kept["path"])
-        except EngineDownError:
-            raise
         except EngineError as error:
+            if isinstance(error, EngineDownError) and not isinstance(error, GoneError):
+                raise
             raise CheckpointError(
                 f"checkpoint {folder}: the server does not give back {kept['path']} ({error}); start it with the "
                 "checkpoints and the database that it had, or start a new run"
