@@ -287,8 +287,8 @@ def _finish_branching(result: Conversion) -> None:
         )
         result.note(
             "the script's entropy is a sum over up to 20 tokens of their 10 likeliest terms, before the tool answered; "
-            "here it is the exact mean after the answer, so the same entropy_weight acts up to 20 times more gently; to "
-            'decide on the segment before the call, as the script does, set rollout.branching.at = "stale_state"'
+            "here it is the exact mean after the answer, so the same entropy_weight acts up to 20 times more gently. "
+            'To decide on the segment before the call, as the script does, set rollout.branching.at = "stale_state"'
         )
 
 
