@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test check install lint types imports bench bench-trl golden golden-check test-vllm test-verl test-sandbox test-tinker clean
+.PHONY: demo test check install lint types imports bench bench-trl golden golden-check test-vllm test-verl test-processes test-sandbox test-tinker clean
 
 demo: $(STAMP)  ## cold start -> GRPO and ARPO at equal budgets -> runs/demo/report.html
 	$(BIN)/arpo demo --overwrite $(ARGS)
@@ -43,6 +43,9 @@ test-vllm: .venv-vllm/.installed  ## both vLLM engines with SmolLM2, for real (v
 test-verl: .venv-verl/.installed  ## trees inside verl 0.9.1: its Ray, TransferQueue, worker, trainer; no GPU (minutes)
 	ARPO_VERL_TESTS=1 HF_HUB_OFFLINE=1 .venv-verl/bin/python -W ignore -m pytest tests/verl -p no:cacheprovider \
 		--timeout 1200 $(ARGS)
+
+test-processes: $(STAMP)  ## arpo train in two processes by the real launcher: equal to one, killed, resumed (minutes)
+	ARPO_PROCESS_TESTS=1 $(BIN)/python -m pytest tests/processes $(ARGS)
 
 test-sandbox: $(STAMP)  ## hostile code against the sandboxes, on both rungs, as root and as an ordinary user (minutes)
 	$(BIN)/python tests/sandbox/run_all.py $(ARGS)

@@ -13,7 +13,7 @@ import pytest
 
 from arpo.train.runfolder import read_rows
 
-STEPS = 6
+STEPS = 4
 TINY = (
     "data.tasks=40",
     "tools.1.backend=monty",  # answers at once: in single precision the order of answers shows in the last digits
@@ -59,7 +59,7 @@ def test_killed_anywhere_and_resumed_it_is_the_uninterrupted_run(tmp_path: Path)
     process = start(straight)
     assert process.wait() == 0, process.stderr.read() if process.stderr else ""
     rng = random.Random(7)
-    for target in (1, 3):
+    for target in (1, 2):
         process = start(killed, "--resume")
         wait_for(lambda target=target: written(killed) >= target, process)
         time.sleep(rng.random() * 0.25)  # somewhere in the next step, its row or its checkpoint
@@ -74,7 +74,7 @@ def test_killed_anywhere_and_resumed_it_is_the_uninterrupted_run(tmp_path: Path)
     assert sorted(f.name for f in (killed / "r" / "rollouts").iterdir()) == [
         f"step_{step:06d}.parquet" for step in range(1, STEPS + 1)
     ]
-    assert steps_before >= 3
+    assert steps_before >= 2
 
 
 @pytest.mark.slow

@@ -143,15 +143,20 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "r"
 
 
-def test_two_processes_train_what_one_trains(one: Path, two: Path) -> None:
+def test_two_processes_train_what_one_trains_and_one_takes_up_what_they_saved(
+    one: Path, two: Path, tmp_path: Path
+) -> None:
+    """One test, because the runs that it compares cost ten seconds each and workers of a test run share nothing."""
     moved = [load_file(two / "checkpoints" / f"step_{step}" / "model.safetensors") for step in (1, STEPS)]
     assert any(not torch.equal(moved[0][name], moved[1][name]) for name in moved[0]), "something was learnt"
     for step in range(1, STEPS + 1):
         assert distance(one, two, step) < EQUAL
         assert same_trees(one, two, step)
+    _the_rows_are_those_of_one_process(one, two)
+    _one_takes_up_what_two_have_saved(one, two, tmp_path)
 
 
-def test_the_rows_are_those_of_one_process(one: Path, two: Path) -> None:
+def _the_rows_are_those_of_one_process(one: Path, two: Path) -> None:
     ours = rows(two)
     assert [row["step"] for row in ours] == [1, 2, 3]
     assert "heldout/accuracy" in ours[2]
@@ -165,7 +170,7 @@ def test_the_rows_are_those_of_one_process(one: Path, two: Path) -> None:
         )
 
 
-def test_what_two_have_saved_one_takes_up(one: Path, two: Path, tmp_path: Path) -> None:
+def _one_takes_up_what_two_have_saved(one: Path, two: Path, tmp_path: Path) -> None:
     shutil.copytree(two, tmp_path / "r")
     shutil.rmtree(tmp_path / "r" / "checkpoints" / "step_3")
     (tmp_path / "r" / "config.toml").unlink()  # this one was written with the launcher's settings
