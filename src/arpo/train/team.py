@@ -135,11 +135,14 @@ class Processes(Team):
             self._cancel = None
 
     def _lost(self, reason: str) -> None:
-        """Called from the watching thread."""
+        """Called from the watching thread. It is said at once: a launcher may end this process in the next moment."""
+        print(f"arpo: error: {self._remedy(reason)}", file=sys.stderr, flush=True)
         if self._cancel is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 self._cancel[0].call_soon_threadsafe(self._stop)
-        end = threading.Timer(_GRACE_S, self._end, [reason])
+        end = threading.Timer(
+            _GRACE_S, os._exit, [PeerLostError.exit_code]
+        )  # the main thread waits for what never comes
         end.daemon = True
         end.start()
 
@@ -147,16 +150,14 @@ class Processes(Team):
         if self._cancel is not None:
             self._cancel[1].cancel()
 
-    def _end(self, reason: str) -> None:
-        """The main thread waits for something that will not come."""
-        print(f"arpo: error: {self._loss(reason)}", file=sys.stderr, flush=True)
-        os._exit(PeerLostError.exit_code)
-
-    def _loss(self, reason: str) -> PeerLostError:
-        return PeerLostError(
+    def _remedy(self, reason: str) -> str:
+        return (
             f"{reason}. Process {self.rank} of {self.size} stops with it; checkpoints are whole, and --resume goes on "
             "from the last"
         )
+
+    def _loss(self, reason: str) -> PeerLostError:
+        return PeerLostError(f"process {self.rank} has stopped, as {reason}")
 
 
 ALONE = Team()
