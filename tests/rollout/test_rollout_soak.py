@@ -22,7 +22,7 @@ from arpo.task import ask
 from arpo.tools.toolbox import Limit, ToolBox
 from arpo.tree import Finish, RolloutTree
 
-PROMPTS, TOTAL, BATCH = 120, 16, 20
+PROMPTS, TOTAL, BATCH = 200, 16, 20
 LIMIT, AT_ONCE = 0.15, 64
 SETTINGS = RolloutSettings(
     total=TOTAL, initial=8, max_tokens=200, max_calls=4, branching=BernoulliRule(base_probability=0.4, entropy_weight=0)

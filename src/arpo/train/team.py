@@ -140,9 +140,8 @@ class Processes(Team):
         if self._cancel is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 self._cancel[0].call_soon_threadsafe(self._stop)
-        end = threading.Timer(
-            _GRACE_S, os._exit, [PeerLostError.exit_code]
-        )  # the main thread waits for what never comes
+        # The main thread may wait for something that will not come.
+        end = threading.Timer(_GRACE_S, os._exit, [PeerLostError.exit_code])
         end.daemon = True
         end.start()
 
