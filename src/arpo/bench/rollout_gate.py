@@ -109,8 +109,12 @@ class GatedEngine:
 
     async def sample(self, tokens: Sequence[int], params: SampleParams, seed: int) -> Segment:
         """As the engine does, in its turn."""
-        async with self._gate.within("sample"):
+        async with self.gate_of(tokens).within("sample"):
             return await self._engine.sample(tokens, params, seed)
+
+    def gate_of(self, tokens: Sequence[int]) -> PhaseGate:
+        """The gate that a prefix waits at."""
+        return self._gate
 
     async def publish(self, weights: Any, version: int) -> None:
         await self._engine.publish(weights, version)

@@ -35,9 +35,6 @@ from arpo.tree import Finish, Segment, Source
 if TYPE_CHECKING:
     from arpo.engine.publishing import Publisher
 
-_SLACK = 4
-"""Tokens looked at beyond the longest stop string, for tokens without text of their own."""
-
 
 class OpenAIEngine:
     """Implements `arpo.engine.base.Engine`; see OpenAISettings for the options."""
@@ -171,10 +168,10 @@ class OpenAIEngine:
         answers: list[Answer] = []
         finish: Finish | None = None
         while finish is None:
-            few = self._to_complete(whole, params.stop)
+            few = self._stopper.to_complete(whole, params.stop)
             ask = self._ask(whole, params, min(few or limit, end - len(whole)), seed, len(answers))
             answer = await self._request(ask)
-            count, finish = self._cut(whole, answer.tokens, params)
+            count, finish = self._stopper.cut(whole, answer.tokens, params.end_tokens or self._end_tokens, params.stop)
             answers.append(_first(answer, count))
             if finish is None and len(whole) == end:
                 finish = Finish.LENGTH
@@ -202,23 +199,6 @@ class OpenAIEngine:
         answer = await self._server.post(self._wire.samples, self._wire.body(self._served.model, ask), answered)
         self._count(ask, answer)
         return answer
-
-    def _cut(self, whole: list[int], new: Sequence[int], params: SampleParams) -> tuple[int, Finish | None]:
-        """Append `new` to `whole` up to where the segment ends; how many that were, and why, or None if it goes on."""
-        ends, halting = params.end_tokens or self._end_tokens, self._stopper.may_end(params.stop)
-        for count, token in enumerate(new, start=1):
-            whole.append(token)
-            if token in ends:
-                return count, Finish.STOP
-            if token in halting and self._stopper.ended(whole, params.stop):
-                return count, Finish.CALL
-        return len(new), None
-
-    def _to_complete(self, tokens: Sequence[int], stop: Sequence[str]) -> int:
-        """In so many tokens any stop string that `tokens` end within would be complete; 0 if they end within none."""
-        longest = max((len(text.encode()) for text in stop), default=0)
-        tail = self._decode(tokens[-(longest + _SLACK) :]) if longest else ""
-        return max((len(rest.encode()) for text in stop for rest in _rests(tail, text)), default=0)
 
     def _segment(self, prefix: Sequence[int], answers: Sequence[Answer], finish: Finish, version: int) -> Segment:
         tokens = np.array([token for answer in answers for token in answer.tokens], np.int32)
@@ -251,11 +231,6 @@ class OpenAIEngine:
 
     def _decode(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
-
-def _rests(tail: str, text: str) -> list[str]:
-    """What is missing of `text` behind each beginning of it that `tail` ends with."""
-    return [text[size:] for size in range(1, len(text)) if tail.endswith(text[:size])]
 
 
 def _first(answer: Answer, count: int) -> Answer:

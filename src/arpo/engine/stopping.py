@@ -12,6 +12,8 @@ the last token do not count.
 
 from collections.abc import Callable, Iterable, Sequence
 
+from arpo.tree import Finish
+
 Decode = Callable[[Sequence[int]], str]
 
 _SLACK = 4
@@ -43,6 +45,32 @@ class Stopper:
     def ended(self, tokens: Sequence[int], stop: Sequence[str]) -> bool:
         """True if the last token, one of `may_end(stop)`, completes a stop string."""
         return completes(self._decode, tokens, stop)
+
+    def cut(
+        self, whole: list[int], new: Sequence[int], ends: Sequence[int], stop: Sequence[str]
+    ) -> tuple[int, Finish | None]:
+        """Append `new` to `whole` up to where the segment ends; how many that were, and why, or None if it goes on.
+
+        `ends`: ids that end the turn.
+        """
+        halting = self.may_end(stop)
+        for count, token in enumerate(new, start=1):
+            whole.append(token)
+            if token in ends:
+                return count, Finish.STOP
+            if token in halting and self.ended(whole, stop):
+                return count, Finish.CALL
+        return len(new), None
+
+    def to_complete(self, tokens: Sequence[int], stop: Sequence[str]) -> int:
+        """In so many tokens any stop string that `tokens` end within would be complete; 0 if they end within none.
+
+        For servers that look for stop strings in the new text only: what a window cut in two is asked for apart.
+        """
+        longest = max((len(text.encode()) for text in stop), default=0)
+        tail = self._decode(tokens[-(longest + _SLACK) :]) if longest else ""
+        rests = (text[size:] for text in stop for size in range(1, len(text)) if tail.endswith(text[:size]))
+        return max((len(rest.encode()) for rest in rests), default=0)
 
     def _of(self, text: str) -> frozenset[int]:
         if not text:

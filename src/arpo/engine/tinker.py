@@ -166,7 +166,9 @@ class TinkerEngine:
         while finish is None:
             own = derive(seed, len(drawn)) if drawn else seed
             answer = await self._request(sampler, whole, params, end - len(whole), own)
-            count, finish = self._cut(whole, answer.tokens[: end - len(whole)], params)
+            count, finish = self._stopper.cut(
+                whole, answer.tokens[: end - len(whole)], params.end_tokens or self._end_tokens, params.stop
+            )
             drawn.append(answer.first(count))
             if finish is None and len(whole) == end:
                 finish = Finish.LENGTH
@@ -228,17 +230,6 @@ class TinkerEngine:
         if self._top_k:
             top_TK = _table(sequence.topk_logprobs, len(tokens), self._top_k, self._settings.base_url)
         return _Drawn(tokens, np.array(logprobs, np.float32), top_TK)
-
-    def _cut(self, whole: list[int], new: Sequence[int], params: SampleParams) -> tuple[int, Finish | None]:
-        """Append `new` to `whole` up to where the segment ends; how many that were, and why, or None if it goes on."""
-        ends, halting = params.end_tokens or self._end_tokens, self._stopper.may_end(params.stop)
-        for count, token in enumerate(new, start=1):
-            whole.append(token)
-            if token in ends:
-                return count, Finish.STOP
-            if token in halting and self._stopper.ended(whole, params.stop):
-                return count, Finish.CALL
-        return len(new), None
 
     def _segment(self, prefix: Sequence[int], drawn: Sequence["_Drawn"], finish: Finish, version: int) -> Segment:
         tokens = np.array([token for part in drawn for token in part.tokens], np.int32)

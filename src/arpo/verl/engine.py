@@ -29,8 +29,6 @@ from arpo.seeds import derive
 from arpo.tree import Finish, Segment, Source
 from arpo.verl.topk import FIELD
 
-_SLACK = 4
-"""Tokens looked at beyond the longest stop string, for tokens without text of their own."""
 _NO_SERVERS = "No available servers"
 """In the message of verl's load balancer once it has none left."""
 
@@ -97,7 +95,9 @@ class VerlEngine:
         while finish is None:
             left = limit - (len(whole) - len(prefix))
             answer = await self._request(whole, params, left, seed, len(answers))
-            count, finish = self._cut(whole, answer.tokens[:left], params)
+            count, finish = self._stopper.cut(
+                whole, answer.tokens[:left], params.end_tokens or self._end_tokens, params.stop
+            )
             answers.append(_first(answer, count))
             if finish is None and len(whole) - len(prefix) >= limit:
                 finish = Finish.LENGTH
@@ -133,7 +133,7 @@ class VerlEngine:
             )
 
     async def _request(self, whole: Sequence[int], params: SampleParams, left: int, seed: int, number: int) -> _Answer:
-        few = self._to_complete(whole, params.stop)
+        few = self._stopper.to_complete(whole, params.stop)
         asked = self._parameters(params, min(few or left, left), derive(seed, number) if number else seed)
         output = await _answered(
             lambda: self._client.generate(self._request_id, prompt_ids=list(whole), sampling_params=asked)
@@ -180,27 +180,6 @@ class VerlEngine:
         if rows is None or len(rows) != count or any(len(row) < self._top_k for row in rows):
             raise EngineError(f"verl's server did not report {self._top_k} log-probs for every token ({FIELD})")
         return np.asarray([row[: self._top_k] for row in rows], np.float64)
-
-    def _cut(self, whole: list[int], new: Sequence[int], params: SampleParams) -> tuple[int, Finish | None]:
-        """Append `new` to `whole` up to where the segment ends; how many that were, and why, or None if it goes on."""
-        ends, halting = params.end_tokens or self._end_tokens, self._stopper.may_end(params.stop)
-        for count, token in enumerate(new, start=1):
-            whole.append(token)
-            if token in ends:
-                return count, Finish.STOP
-            if token in halting and self._stopper.ended(whole, params.stop):
-                return count, Finish.CALL
-        return len(new), None
-
-    def _to_complete(self, tokens: Sequence[int], stop: Sequence[str]) -> int:
-        """In so many tokens any stop string that `tokens` end within would be complete; 0 if they end within none.
-
-        The server looks for stop strings in the new text only, so what a window cut in two is asked for apart.
-        """
-        longest = max((len(text.encode()) for text in stop), default=0)
-        tail = self._decode(tokens[-(longest + _SLACK) :]) if longest else ""
-        rests = (text[size:] for text in stop for size in range(1, len(text)) if tail.endswith(text[:size]))
-        return max((len(rest.encode()) for rest in rests), default=0)
 
     def _segment(self, prefix: Sequence[int], answers: Sequence[_Answer], finish: Finish) -> Segment:
         tokens = np.array([token for answer in answers for token in answer.tokens], np.int32)

@@ -5,53 +5,26 @@ answered. The gate is `bench.rollout_gate`'s, which real engines are compared wi
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from arpo.bench import rollout_gate
 from arpo.bench.rollout_gate import PhaseGate
-from arpo.engine.base import Capabilities, SampleParams
-from arpo.engine.stats import EngineStats
 from arpo.plan.simulation.engine import SimulatedEngine
 from arpo.plan.simulation.tools import SimulatedToolBox
 from arpo.tools.base import ToolContext, ToolResult
 from arpo.tools.toolbox import ToolBox
-from arpo.tree import Segment
 
 
-class GatedEngine:
-    """The engine, entered in the sampling phase of the group's replica. Implements `arpo.engine.base.Engine`."""
+class GatedEngine(rollout_gate.GatedEngine):
+    """The engine, entered in the sampling phase of the group's replica."""
 
     def __init__(self, engine: SimulatedEngine, gates: Sequence[PhaseGate]) -> None:
-        self._engine, self._gates = engine, gates
+        super().__init__(engine, gates[0])
+        self._simulated, self._gates = engine, gates
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._engine.capabilities
-
-    @property
-    def version(self) -> int:
-        return self._engine.version
-
-    @property
-    def stats(self) -> EngineStats:
-        return self._engine.stats
-
-    async def sample(self, tokens: Sequence[int], params: SampleParams, seed: int) -> Segment:
-        """As the engine does, in its turn."""
-        async with self._gates[self._engine.group(tokens) % len(self._gates)].within("sample"):
-            return await self._engine.sample(tokens, params, seed)
-
-    async def publish(self, weights: Any, version: int) -> None:
-        await self._engine.publish(weights, version)
-
-    def save(self, folder: Path) -> None:
-        self._engine.save(folder)
-
-    def load(self, folder: Path) -> None:
-        self._engine.load(folder)
-
-    async def close(self) -> None:
-        await self._engine.close()
+    def gate_of(self, tokens: Sequence[int]) -> PhaseGate:
+        """That of the replica."""
+        return self._gates[self._simulated.group(tokens) % len(self._gates)]
 
 
 class GatedToolBox(ToolBox):
