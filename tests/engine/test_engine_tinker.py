@@ -132,7 +132,7 @@ async def test_the_context_is_the_limit() -> None:
     says = Says("a" * 64)
     segment = await engine(says).sample([1] * 61, SampleParams(max_tokens=20), seed=0)
     assert (len(segment), segment.finish, says.asked[0].max_tokens) == (3, Finish.LENGTH, 3)
-    with pytest.raises(EngineError, match="no room in a context of 64"):
+    with pytest.raises(EngineError, match="no room in the server's context of 64"):
         await engine(says).sample([1] * 64, SampleParams(max_tokens=1), seed=0)
 
 

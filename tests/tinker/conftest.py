@@ -10,24 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from figures import figures, pytest_terminal_summary  # noqa: F401 (pytest looks them up here)
 
 if os.environ.get("ARPO_TINKER_TESTS") != "1":
     collect_ignore_glob = ["test_*.py"]
-
-FIGURES: dict[str, str] = {}
-
-
-@pytest.fixture(scope="session")
-def figures() -> dict[str, str]:
-    """What was measured, by name, for the table at the end."""
-    return FIGURES
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if FIGURES:
-        terminalreporter.write_line("\n| measured | value |\n|---|---|")
-        for name, value in FIGURES.items():
-            terminalreporter.write_line(f"| {name} | {value} |")
 
 
 @pytest.fixture(scope="session")

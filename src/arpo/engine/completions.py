@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from arpo.engine.served import Answer
 from arpo.errors import EngineError
 
 _ROUNDING = 1e-3
@@ -39,21 +40,6 @@ class Ask:
     end_tokens: tuple[int, ...] = ()
     seed: int = 0
     top_k: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """New tokens `[T]`, their log-probs `[T]` and the K largest log-probs at each `[T, K]`.
-
-    `stopped`: the server saw a reason of its own to stop before `max_tokens`. `cached`: prompt tokens that it did not
-    compute anew, or None if it does not say.
-    """
-
-    tokens: list[int]
-    logprob_T: np.ndarray
-    top_TK: np.ndarray
-    stopped: bool
-    cached: int | None = None
 
 
 class MalformedError(EngineError):
@@ -114,8 +100,7 @@ class Completions:
             tokens,
             _get(logprobs, "token_logprobs", list),
             [list((at or {}).values()) for at in top],
-            stopped=_get(choice, "finish_reason", str) == "stop",
-            cached=_cached(reply),
+            _cached(reply),
         )
 
 
@@ -156,8 +141,7 @@ class Generate:
             tokens,
             [entry[0] for entry in sampled],
             [[entry[0] for entry in at or []] for at in top],
-            stopped=finish == "stop",
-            cached=meta.get("cached_tokens"),
+            meta.get("cached_tokens"),
         )
 
 
@@ -228,8 +212,6 @@ def _checked(
     tokens: list[int],
     logprobs: Sequence[float | None],
     top: Sequence[Sequence[float]],
-    *,
-    stopped: bool,
     cached: int | None,
 ) -> Answer:
     """An answer of the right shapes, of natural logs, of at most `max_tokens` tokens."""
@@ -244,7 +226,7 @@ def _checked(
     wrong_T = ~((logprob_T <= _ROUNDING) & (logprob_T > _IMPOSSIBLE))
     if wrong_T.any():
         raise MalformedError(f"{logprob_T[wrong_T][0]} is no log-prob of a token that was sampled")
-    return Answer(tokens, np.minimum(logprob_T, 0.0), _top(ask, len(tokens), top), stopped, cached)
+    return Answer(tokens, np.minimum(logprob_T, 0.0), _top(ask, len(tokens), top), cached)
 
 
 def _top(ask: Ask, count: int, top: Sequence[Sequence[float]]) -> np.ndarray:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from arpo.engine.completions import Answer, Ask, MalformedError, Wire, read, same
+from arpo.engine.completions import Ask, MalformedError, Wire, read, same
 from arpo.engine.http import Server
 from arpo.engine.retry import RefusedError
+from arpo.engine.served import Answer
 from arpo.engine.settings import OpenAISettings
 from arpo.errors import ConfigError
 
