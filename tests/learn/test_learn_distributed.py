@@ -30,7 +30,7 @@ from arpo.tree import RolloutTree
 Maker = Callable[..., Any]
 Results = dict[str, list[dict[str, Any]]]
 """Per case: what one process gives, and what each of the two gives."""
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 LIMIT_S = 200
 """For all cases together; they take a tenth of it on an idle machine."""
 EQUAL = ("ddp-tree", "ddp-padded", "fsdp-tree", "fsdp-padded", "fsdp-reference", "fsdp-lora")

@@ -1,0 +1,8 @@
+"""Files with slow tests go first, so that no worker is left alone with one at the end."""
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
