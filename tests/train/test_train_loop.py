@@ -108,8 +108,25 @@ def test_a_step_stops_drawing_when_its_groups_are_full(
     (row,) = read_rows(tmp_path / "run" / "metrics.jsonl")
     assert warnings == []
     assert (row["dynamic/rounds"], row["dynamic/dropped_groups"], row["dynamic/missing_groups"]) == (3, 3, 0)
+    assert row["dynamic/surplus_groups"] == 1
     assert used == [[(1.0, 0.0), (0.0, 1.0)]]
     assert row["num_prompts"] == 6
+
+
+def test_no_more_is_drawn_again_than_is_likely_needed(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three of four groups differ, so 4 / 3 groups are drawn for the missing one."""
+    rewards = iter([(1.0, 0.0), (0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)])
+
+    async def outcomes(*_: object) -> list[Outcome]:
+        return [Outcome(reward) for reward in next(rewards)]
+
+    monkeypatch.setattr(Scorer, "outcomes", outcomes)
+    go(policy, tmp_path / "run", "train.resample_flat=true", "train.prompts=4", "train.steps=1")
+    (row,) = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert (row["dynamic/rounds"], row["dynamic/missing_groups"], row["dynamic/surplus_groups"]) == (2, 0, 0)
+    assert (row["num_prompts"], row["dynamic/dropped_groups"]) == (6, 2)
 
 
 def test_without_resampling_nothing_is_said_of_it(policy: Path, tmp_path: Path) -> None:

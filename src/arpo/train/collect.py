@@ -6,6 +6,7 @@ that one process alone would have.
 """
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -41,12 +42,13 @@ class Collected:
 async def collect(setup: "Setup", plan: "Plan", step: int, cursor: int) -> Collected:
     """Sample and score a step's groups; with `resample_flat` round after round until enough of them differ."""
     settings = plan.train
+    most = settings.prompts * (settings.max_rounds if settings.resample_flat else 1)
     trees: list[RolloutTree] = []
     useful: list[RolloutTree] = []
     rounds = 0
-    while len(useful) < settings.prompts and rounds < (settings.max_rounds if settings.resample_flat else 1):
-        fresh = await _round(setup, plan, step, cursor)
-        cursor, rounds = cursor + settings.prompts, rounds + 1
+    while count := _to_draw(settings.prompts, len(useful), len(trees), most):
+        fresh = await _round(setup, plan, step, cursor, count)
+        cursor, rounds = cursor + count, rounds + 1
         trees += fresh
         useful += [tree for tree in fresh if has_signal(tree)]
     if not settings.resample_flat:
@@ -55,14 +57,25 @@ async def collect(setup: "Setup", plan: "Plan", step: int, cursor: int) -> Colle
     metrics = {
         "dynamic/rounds": float(rounds),
         "dynamic/dropped_groups": float(len(trees) - len(useful)),
+        "dynamic/surplus_groups": float(max(len(useful) - settings.prompts, 0)),
         "dynamic/missing_groups": float(missing),
     }
     return Collected(trees, useful[: settings.prompts], cursor, metrics, missing, rounds)
 
 
-async def _round(setup: "Setup", plan: "Plan", step: int, cursor: int) -> list[RolloutTree]:
-    """Scored trees of the next `train.prompts` tasks from `cursor` on."""
-    tasks = [_task(setup.tasks, plan.seed, cursor + i) for i in range(plan.train.prompts)]
+def _to_draw(wanted: int, useful: int, drawn: int, most: int) -> int:
+    """Groups of the next round: as many as fill the batch if they differ as often as those of this step did so far.
+
+    A whole round for a few missing groups would throw most of what it sampled away.
+    """
+    if not useful:
+        return min(wanted, most - drawn)
+    return min(math.ceil((wanted - useful) * drawn / useful), wanted, most - drawn) if useful < wanted else 0
+
+
+async def _round(setup: "Setup", plan: "Plan", step: int, cursor: int, count: int) -> list[RolloutTree]:
+    """Scored trees of the next `count` tasks from `cursor` on."""
+    tasks = [_task(setup.tasks, plan.seed, cursor + i) for i in range(count)]
     own = await rollout_many(
         tasks,
         setup.agent,

@@ -58,7 +58,7 @@ class TrainSettings(Frozen):
 
     resample_flat: bool = False
     """Draw fresh prompts for groups whose trajectories all earned the same: such a group has no gradient. This is
-    DAPO's dynamic sampling; what the dropped groups cost is counted."""
+    DAPO's dynamic sampling; what the dropped groups cost is counted. Each round draws as many as are likely needed."""
 
     max_rounds: int = Field(3, ge=1)
     """With `resample_flat`, how many times `prompts` groups are sampled in one step at the most. A step that is still
