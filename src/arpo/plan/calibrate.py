@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import torch
@@ -20,7 +21,9 @@ from arpo.plan.hardware import Device
 from arpo.plan.shapes import Shape
 
 Clock = Callable[[], float]
-_SIDE, _BYTES, _TRIES = 1024, 1 << 26, 2
+_SIDE, _BYTES = 1024, 1 << 26
+_TRIES = 9
+"""Of each measurement: the clock rate of a machine wanders within seconds."""
 
 
 def this_machine(clock: Clock = time.perf_counter) -> Device:
@@ -29,17 +32,17 @@ def this_machine(clock: Clock = time.perf_counter) -> Device:
     """
     left, right = torch.randn(_SIDE, _SIDE), torch.randn(_SIDE, _SIDE)
     source, target = torch.ones(_BYTES, dtype=torch.uint8), torch.empty(_BYTES, dtype=torch.uint8)
-    flops = 2.0 * _SIDE**3 / _best(lambda: left @ right, clock)
-    bandwidth = 2.0 * _BYTES / _best(lambda: target.copy_(source), clock)
+    flops = 2.0 * _SIDE**3 / min(_tries(lambda: left @ right, clock))
+    bandwidth = 2.0 * _BYTES / min(_tries(lambda: target.copy_(source), clock))
     memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     what = f"float32, {torch.get_num_threads()} threads, measured now"
     return Device("cpu", flops, bandwidth, memory, bandwidth, what)
 
 
-def _best(run: Callable[[], Any], clock: Clock) -> float:
-    """Seconds of the quickest of a few tries, each long enough for the clock."""
+def _tries(run: Callable[[], Any], clock: Clock) -> list[float]:
+    """Seconds of a few tries, each long enough for the clock, after one that warms up."""
     run()
-    return min(_once(run, clock) for _ in range(_TRIES))
+    return [_once(run, clock) for _ in range(_TRIES)]
 
 
 def _once(run: Callable[[], Any], clock: Clock) -> float:
@@ -61,7 +64,7 @@ class Pace:
 
 
 def pace(model: Any, shape: Shape, *, rows: int = 4, length: int = 256, clock: Clock = time.perf_counter) -> Pace:
-    """Time a forward pass of `rows` rows of `length` random tokens, without and with its gradient."""
+    """Time a forward pass of `rows` rows of `length` random tokens, without and with its gradient: medians."""
     from arpo.plan.phases import forward_operations, gradient_operations
 
     generator = torch.Generator().manual_seed(0)
@@ -77,6 +80,6 @@ def pace(model: Any, shape: Shape, *, rows: int = 4, length: int = 256, clock: C
         model.zero_grad(set_to_none=True)
 
     return Pace(
-        forward_operations(shape, tokens, tokens, pairs) / _best(forward, clock),
-        gradient_operations(shape, tokens, tokens, pairs) / _best(gradient, clock),
+        forward_operations(shape, tokens, tokens, pairs) / median(_tries(forward, clock)),
+        gradient_operations(shape, tokens, tokens, pairs) / median(_tries(gradient, clock)),
     )

@@ -39,8 +39,8 @@ from arpo.train.loop import Setup
 from arpo.tree import Outcome, RolloutTree
 
 Say = Callable[[str], None]
-_FEW, _MANY, _NEW = 4, 48, 24
-"""Sequences and tokens of the steps that are timed."""
+_FEW, _MANY, _NEW, _TRIES = 4, 48, 24, 5
+"""Sequences and tokens of the steps that are timed, and how often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +192,10 @@ class _Check:
 
 
 async def step_pace(engine: Engine, shape: Shape) -> Replica:
-    """The local engine as a replica: seconds of a step with few and with many sequences, a line through both."""
-    await _sampled(engine, shape, 8)  # warm
-    few, many = [await _sampled(engine, shape, rows) for rows in (_FEW, _MANY)]
+    """The local engine as a replica: median seconds of a step with few and with many sequences, a line through both."""
+    await _sampled(engine, shape, 8, seed=0)  # warm
+    tries = [[await _sampled(engine, shape, rows, seed=n) for rows in (_FEW, _MANY)] for n in range(_TRIES)]
+    few, many = (median(seconds) for seconds in zip(*tries, strict=True))
     per_row = max((many - few) / (_MANY - _FEW), 1e-9)
     return Replica(
         flops=(shape.per_token + shape.per_label) / per_row,
@@ -211,13 +212,13 @@ async def step_pace(engine: Engine, shape: Shape) -> Replica:
     )
 
 
-async def _sampled(engine: Engine, shape: Shape, rows: int) -> float:
+async def _sampled(engine: Engine, shape: Shape, rows: int, *, seed: int) -> float:
     """CPU seconds of a step of `rows` sequences: random prompts, no ends, the prefill of 16 tokens each included."""
     params = SampleParams(max_tokens=_NEW, end_tokens=(shape.vocabulary,))
-    random = np.random.default_rng(rows)
+    random = np.random.default_rng((rows, seed))
     prompts = [random.integers(0, shape.vocabulary, 16).tolist() for _ in range(rows)]
     started, steps = time.process_time(), engine.stats.steps
-    await asyncio.gather(*(engine.sample(prompt, params, seed) for seed, prompt in enumerate(prompts)))
+    await asyncio.gather(*(engine.sample(prompt, params, place) for place, prompt in enumerate(prompts)))
     return (time.process_time() - started) / (engine.stats.steps - steps)
 
 

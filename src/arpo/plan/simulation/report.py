@@ -32,9 +32,9 @@ def base_lines(scene: Scene, pair: Pair) -> Iterator[str]:
     )
     yield f"tools: {', '.join(names(scene.mix))}; mean {scene.mix.mean:.2f} s"
     yield ""
-    yield f"{'':<{_NAME}}{'ours':>12}{'lock-step':>12}"
+    yield f"{'':<{_NAME}}{'ours':>14}{'lock-step':>14}"
     for name, shown in _FIGURES:
-        yield f"{name:<{_NAME}}{shown(pair.ours):>12}{shown(pair.rounds):>12}"
+        yield f"{name:<{_NAME}}{shown(pair.ours):>14}{shown(pair.rounds):>14}"
 
 
 _FIGURES: tuple[tuple[str, Callable[[Outcome], str]], ...] = (
