@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 import trustme
 from completion_server import CompletionServer, Reply
-from engine_doctor_cases import KEY, NAMES, OPTIONAL, Body, breaks, examine, extras, free_port, holds
+from engine_doctor_cases import KEY, NAMES, OPTIONAL, Body, breaks, examine, extras, holds
+from ports import free_port
 
 from arpo.config.doctor import broken
 from arpo.config.engine_contact import Patience

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import socket
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -12,6 +11,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from ports import free_port
 
 from arpo.engine import tinker_trouble
 from arpo.engine.base import SampleParams
@@ -240,14 +240,14 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("often")
 def test_a_dead_server_ends_a_wait_that_the_sdk_would_not_end() -> None:
-    waiter = Waiter(TinkerSettings(base_url=f"http://127.0.0.1:{closed_port()}", retries=0))
+    waiter = Waiter(TinkerSettings(base_url=f"http://127.0.0.1:{free_port()}", retries=0))
     with pytest.raises(EngineDownError, match=r"no answer 1 times in a row \(ConnectError\)"):
         waiter.call("forever", wait_long)
 
 
 @pytest.mark.usefixtures("often")
 async def test_a_dead_server_ends_a_coroutines_wait() -> None:
-    waiter = Waiter(TinkerSettings(base_url=f"http://127.0.0.1:{closed_port()}", retries=0))
+    waiter = Waiter(TinkerSettings(base_url=f"http://127.0.0.1:{free_port()}", retries=0))
     never: Future[Any] = Future()
     with pytest.raises(EngineDownError):
         await waiter.answer("sample", never)
@@ -277,9 +277,3 @@ def test_health_is_asked_for_seldom_and_forgives(monkeypatch: pytest.MonkeyPatch
 
 def wait_long() -> None:
     time.sleep(60)
-
-
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -9,13 +9,13 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from launcher import DDP, FSDP, launched, one_thread
 from safetensors.torch import load_file
 
 from arpo.config.load import load
@@ -50,7 +50,6 @@ TINY = (
 )
 OWN = ("timing_s/", "throughput/", "seconds", "latency", "waited_s", "in_flight", "engine/", "cache_hit")
 """Of the machine's pace, and of what each process has cached for itself."""
-DDP, FSDP = ("--multi_gpu",), ("--use_fsdp", "--fsdp_version", "2", "--fsdp_cpu_ram_efficient_loading", "false")
 
 
 def settings(out: Path, *more: str) -> list[str]:
@@ -59,12 +58,10 @@ def settings(out: Path, *more: str) -> list[str]:
 
 def launch(out: Path, kind: tuple[str, ...], *more: str) -> subprocess.Popen[str]:
     """`accelerate launch` with two processes; what they say goes to a file beside the run."""
-    command = [sys.executable, "-m", "accelerate.commands.launch", *kind, "--num_processes", "2"]
-    command += ["--main_process_port", "0", "-m", "arpo.train", *settings(out, *more), "--resume"]
+    command = launched(kind, [*settings(out, *more), "--resume"])
     out.mkdir(exist_ok=True)
     with (out / "said").open("w") as said:
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT, text=True)
+        return subprocess.Popen(command, env=one_thread(), stdout=said, stderr=subprocess.STDOUT, text=True)
 
 
 def alone(out: Path, *more: str) -> Path:

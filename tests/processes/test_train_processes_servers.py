@@ -1,9 +1,7 @@
 """Two processes, a policy in shards, a server for each: what is published arrives, and a server that dies ends both."""
 
-import os
 import re
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from completion_server import CompletionServer, Reply
+from launcher import FSDP, launched, one_thread
 from safetensors.torch import load_file
 
 from arpo.engine.models import load_tokenizer
@@ -73,12 +72,10 @@ class Served(CompletionServer):
 def test_what_shards_publish_arrives_at_all_servers_and_one_that_dies_ends_the_run(tmp_path: Path) -> None:
     tokenizer, vocabulary = load_tokenizer("pocket")
     with Served(tokenizer, vocabulary) as first, Served(tokenizer, vocabulary, dies_after=1) as second:
-        command = [sys.executable, "-m", "accelerate.commands.launch", "--use_fsdp", "--fsdp_version", "2"]
-        command += ["--fsdp_cpu_ram_efficient_loading", "false", "--num_processes", "2", "--main_process_port", "0"]
-        command += ["-m", "arpo.train", *TINY, f"engine.base_url={first.url}", f"engine.replicas={second.url}"]
+        servers = (f"engine.base_url={first.url}", f"engine.replicas={second.url}")
         done = subprocess.run(
-            [*command, f"run.out={tmp_path}", "run.name=r"],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            launched(FSDP, [*TINY, *servers, f"run.out={tmp_path}", "run.name=r"]),
+            env=one_thread(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -1,7 +1,6 @@
 """The doctor of engines, the servers that it examines, and what must hold of its findings."""
 
 import copy
-import socket
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -99,9 +98,3 @@ def logprobs_changed(edit: Callable[[Body], Any]) -> Callable[[str, Body | None,
             edit(choice["logprobs"])
 
     return choice_changed(change)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -2,13 +2,14 @@
 
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
+
+from ports import free_port
 
 STARTER = Path(__file__).parents[2] / "examples" / "skyrl_server.py"
 PATIENCE = 600
@@ -42,7 +43,7 @@ class Served:
 
 def start(model: Path, folder: Path) -> Served:
     """A server that answers; RuntimeError with its log if it does not come up. `folder`: for what it writes."""
-    port = _free_port()
+    port = free_port()
     log, url = folder / f"server-{port}.log", f"http://127.0.0.1:{port}"
     command = [
         *(os.environ["ARPO_SKYRL_PYTHON"], str(STARTER), "--base-model", str(model), "--backend-config", BACKEND),
@@ -67,9 +68,3 @@ def start(model: Path, folder: Path) -> Served:
             time.sleep(0.5)
     served.stop()
     raise RuntimeError(f"the server did not come up:\n{log.read_text(errors='replace')[-4000:]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

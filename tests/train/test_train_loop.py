@@ -1,6 +1,6 @@
 """The loop on a policy with random weights: what it draws, writes, resumes and refuses."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,17 +85,23 @@ def test_flat_groups_are_drawn_again_and_paid_for(policy: Path, tmp_path: Path) 
     assert "step 1: 2 of 2 groups are missing after 4 rounds" in warning
 
 
+def outcomes_of(groups: Sequence[tuple[float, ...]]) -> Callable[..., Awaitable[list[Outcome]]]:
+    """Gives the groups of a run these rewards, in the order in which they are scored."""
+    left = iter(groups)
+
+    async def outcomes(*_: object) -> list[Outcome]:
+        return [Outcome(reward) for reward in next(left)]
+
+    return outcomes
+
+
 def test_a_step_stops_drawing_when_its_groups_are_full(
     policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Groups 2, 5 and 6 of the stream differ: two groups are wanted, so three rounds of two are drawn and one is
     left over."""
-    rewards = iter([(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 0.0), (0.0, 1.0), (1.0, 0.0)])
-
-    async def outcomes(*_: object) -> list[Outcome]:
-        return [Outcome(reward) for reward in next(rewards)]
-
-    monkeypatch.setattr(Scorer, "outcomes", outcomes)
+    rewards = [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 0.0), (0.0, 1.0), (1.0, 0.0)]
+    monkeypatch.setattr(Scorer, "outcomes", outcomes_of(rewards))
     used: list[list[tuple[float | None, ...]]] = []
     update = Learner.update
 
@@ -117,12 +123,8 @@ def test_no_more_is_drawn_again_than_is_likely_needed(
     policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three of four groups differ, so 4 / 3 groups are drawn for the missing one."""
-    rewards = iter([(1.0, 0.0), (0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)])
-
-    async def outcomes(*_: object) -> list[Outcome]:
-        return [Outcome(reward) for reward in next(rewards)]
-
-    monkeypatch.setattr(Scorer, "outcomes", outcomes)
+    rewards = [(1.0, 0.0), (0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)]
+    monkeypatch.setattr(Scorer, "outcomes", outcomes_of(rewards))
     go(policy, tmp_path / "run", "train.resample_flat=true", "train.prompts=4", "train.steps=1")
     (row,) = read_rows(tmp_path / "run" / "metrics.jsonl")
     assert (row["dynamic/rounds"], row["dynamic/missing_groups"], row["dynamic/surplus_groups"]) == (2, 0, 0)

@@ -6,7 +6,6 @@ Markdown table at the end.
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 from figures import figures, pytest_terminal_summary  # noqa: F401 (pytest looks them up here)
+from ports import free_port
 
 if os.environ.get("ARPO_VLLM_TESTS") != "1":
     collect_ignore_glob = ["test_*.py"]
@@ -54,9 +54,7 @@ def weights(policy: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="session")
 def server(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """`vllm serve` as docs/engines.md says to start it; its log is shown if it does not come up."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     log = tmp_path_factory.mktemp("server") / "log"
     with log.open("wb") as out:
         process = subprocess.Popen(

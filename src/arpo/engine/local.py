@@ -32,7 +32,7 @@ from arpo.engine.settings import LocalSettings
 from arpo.engine.slots import Slots
 from arpo.engine.stats import EngineStats
 from arpo.engine.stock import Forward, StockForward
-from arpo.engine.stopping import Stopper
+from arpo.engine.stopping import Stopper, decoder
 from arpo.engine.weights import check_state, context_of, end_tokens_of, state_of
 from arpo.errors import ArpoError
 from arpo.tree import Finish, Segment
@@ -70,7 +70,7 @@ class LocalEngine:
         self._context = context_of(model, max_context, max_cached_tokens // PAGE * PAGE)
         self._store = PageStore(model.device, model.dtype, max_cached_tokens // PAGE)
         self._slots = Slots(self._store, _SLOTS_PER_ROW * max_batch)
-        self._stopper = Stopper(self._decode, range(len(tokenizer)))
+        self._stopper = Stopper(decoder(tokenizer), range(len(tokenizer)))
         self._forward = self._pick_forward(fused)
         self._batcher = Batcher(
             Passes(self._forward, self._slots),
@@ -193,9 +193,6 @@ class LocalEngine:
                 f"the prefix holds token ids from {prefix.min()} to {prefix.max()}, the model knows 0 to "
                 f"{self._vocabulary - 1}; it was encoded by another tokenizer"
             )
-
-    def _decode(self, tokens: Sequence[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     # --- the loop ------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from arpo.engine.base import Capabilities, SampleParams
 from arpo.engine.stats import EngineStats
-from arpo.engine.stopping import Stopper
+from arpo.engine.stopping import Stopper, decoder
 from arpo.engine.topk import midpoints
 from arpo.errors import EngineError
 from arpo.seeds import derive
@@ -50,7 +50,7 @@ class ServedEngine:
 
     def __init__(self, tokenizer: Any, vocab_size: int | None) -> None:
         """`vocab_size`: tokens in the model's distribution; None: those of the tokenizer."""
-        self._tokenizer = tokenizer
+        self._decode = decoder(tokenizer)
         self._vocab_size = vocab_size or len(tokenizer)
         self._stopper = Stopper(self._decode, range(len(tokenizer)))
         self._end_tokens = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
@@ -132,6 +132,3 @@ class ServedEngine:
             version=version,
             slacks=slack_T,
         )
-
-    def _decode(self, tokens: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))

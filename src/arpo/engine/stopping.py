@@ -11,6 +11,7 @@ the last token do not count.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from arpo.tree import Finish
 
@@ -18,6 +19,15 @@ Decode = Callable[[Sequence[int]], str]
 
 _SLACK = 4
 """Tokens decoded beyond the longest stop string, for tokens without text of their own."""
+
+
+def decoder(tokenizer: Any) -> Decode:
+    """Ids to their text, special tokens and blanks as they are."""
+
+    def decode(tokens: Sequence[int]) -> str:
+        return str(tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    return decode
 
 
 def completes(decode: Decode, tokens: Sequence[int], stop: Sequence[str]) -> bool:

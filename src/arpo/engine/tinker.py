@@ -120,7 +120,7 @@ class TinkerEngine(ServedEngine):
     async def close(self) -> None:
         """Nothing is held open but the SDK's own threads, which end with the process."""
 
-    # --- one segment ---------------------------------------------------------------------------------------------
+    # --- one request ---------------------------------------------------------------------------------------------
 
     async def _ready(self) -> Any:
         """The sampler. Its places in the queue belong to the running event loop."""

@@ -29,7 +29,7 @@ from arpo.engine.gate import Gate
 from arpo.engine.publishing import InProcessPublisher, WeightsFolder
 from arpo.engine.settings import ModelSettings, VllmSettings
 from arpo.engine.stats import EngineStats
-from arpo.engine.stopping import Stopper
+from arpo.engine.stopping import Stopper, decoder
 from arpo.engine.topk import midpoints
 from arpo.engine.vllm_start import checkpoint, start
 from arpo.engine.weights import ids_of
@@ -80,7 +80,7 @@ class VllmEngine:
 
         `module`: the policy's own torch module, or None where nothing trains here.
         """
-        self._tokenizer, self._settings = tokenizer, settings
+        self._settings = settings
         self._folder = WeightsFolder(settings.publish_folder)
         try:
             self._source = checkpoint(model, module, tokenizer, self._folder)
@@ -91,7 +91,7 @@ class VllmEngine:
         config = self._llm.vllm_config.model_config
         self._folder.config = config.hf_config
         self._vocab_size = int(config.get_vocab_size())
-        self._stopper = Stopper(self._decode, range(len(tokenizer)))
+        self._stopper = Stopper(decoder(tokenizer), range(len(tokenizer)))
         self._ends = _end_tokens(config, tokenizer)
         self._publisher = InProcessPublisher(self._llm, self._folder)
         self._prepared: asyncio.Task[None] | None = None
@@ -259,9 +259,6 @@ class VllmEngine:
         stats.prefilled_tokens += computed
         # The last token of a segment is not computed until somebody continues it.
         stats.computed_tokens += computed + len(drawn.tokens) - 1
-
-    def _decode(self, tokens: Sequence[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 @contextmanager

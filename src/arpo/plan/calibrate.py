@@ -1,8 +1,7 @@
 """This machine as a `Device`: a matrix product, a copy, and what the model itself does with them.
 
 The first two are the peaks that the other devices' data sheets state. On a CPU they say little about a small model,
-whose products are small and whose layers wait for Python, so `Pace` times a model's own forward pass: operations per
-second at a large batch, and the seconds that a step with hardly any work takes all the same.
+whose products are small and whose layers wait for Python, so `gradient_rate` times a model's own forward and backward.
 
 Times are CPU seconds of this process where asked for (`time.process_time`, one thread), so that a machine that others
 use says nearly what an idle one does.
@@ -11,7 +10,6 @@ use says nearly what an idle one does.
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -53,33 +51,18 @@ def _once(run: Callable[[], Any], clock: Clock) -> float:
     return (clock() - started) / count
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """Of one model here. `flops`: operations per second of a forward pass over many tokens; `gradient`: the same of
-    forward and backward together.
-    """
-
-    flops: float
-    gradient: float
-
-
-def pace(model: Any, shape: Shape, *, rows: int = 4, length: int = 256, clock: Clock = time.perf_counter) -> Pace:
-    """Time a forward pass of `rows` rows of `length` random tokens, without and with its gradient: medians."""
-    from arpo.plan.phases import forward_operations, gradient_operations
+def gradient_rate(
+    model: Any, shape: Shape, *, rows: int = 4, length: int = 256, clock: Clock = time.perf_counter
+) -> float:
+    """Operations per second of forward and backward over `rows` rows of `length` random tokens: the median."""
+    from arpo.plan.phases import gradient_operations
 
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, shape.vocabulary, (rows, length), generator=generator)
     tokens, pairs = float(rows * length), rows * length**2 / 2
 
-    def forward() -> None:
-        with torch.no_grad():
-            model(input_ids=ids, use_cache=False)
-
     def gradient() -> None:
         model(input_ids=ids, use_cache=False).logits.float().logsumexp(-1).sum().backward()
         model.zero_grad(set_to_none=True)
 
-    return Pace(
-        forward_operations(shape, tokens, tokens, pairs) / median(_tries(forward, clock)),
-        gradient_operations(shape, tokens, tokens, pairs) / median(_tries(gradient, clock)),
-    )
+    return gradient_operations(shape, tokens, tokens, pairs) / median(_tries(gradient, clock))

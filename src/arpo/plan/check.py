@@ -26,7 +26,7 @@ from arpo.config.wire import build_setup
 from arpo.credit.base import assign_all
 from arpo.engine.base import Engine, SampleParams
 from arpo.engine.stats import EngineStats
-from arpo.plan.calibrate import Pace, pace
+from arpo.plan.calibrate import gradient_rate
 from arpo.plan.measured import mix_of, share_of, trajectory_of, work_of
 from arpo.plan.phases import Replica, decoding, gradient_operations
 from arpo.plan.phases import engine as engine_phase
@@ -105,20 +105,20 @@ class _Check:
         self.config, self.setup, self.say = config, setup, say
         self.shape = shape_of(config.model.path)
 
-    async def run(self, steps: int) -> tuple[list[RolloutTree], Replica, Pace, list[_Step]]:
+    async def run(self, steps: int) -> tuple[list[RolloutTree], Replica, float, list[_Step]]:
         """The trees of the first step, the paces of engine and gradient, and the steps."""
         async with self.setup.agent, self.setup.scorer:
             self.say("the pace of this machine: the engine's steps")
             model = await step_pace(self.setup.agent.engine, self.shape)
             self.say("the pace of this machine: a gradient")
-            speed = pace(self.setup.model, self.shape, clock=time.process_time)
+            rate = gradient_rate(self.setup.model, self.shape, clock=time.process_time)
             self.say("one step to learn how long trajectories are")
             seen, _ = await self._rollout(0)
             measured = []
             for number in range(1, steps + 1):
                 self.say(f"step {number} of {steps}")
                 measured.append(await self._step(number))
-        return seen, model, speed, measured
+        return seen, model, rate, measured
 
     async def _rollout(self, number: int) -> tuple[list[RolloutTree], float]:
         size = self.config.train.prompts
@@ -150,7 +150,7 @@ class _Check:
         operations = gradient_operations(self.shape, counted.unique, counted.labels, counted.pairs)
         return _Step(counted, computed, operations, seconds, update)
 
-    def rows(self, seen: Sequence[RolloutTree], model: Replica, speed: Pace, steps: Sequence[_Step]) -> list[Row]:
+    def rows(self, seen: Sequence[RolloutTree], model: Replica, rate: float, steps: Sequence[_Step]) -> list[Row]:
         """Predictions from the first step's trees beside what the others gave."""
         mean, share = trajectory_of(seen), share_of(seen)
         rollout, prompts = with_share(self.config.rollout, share), self.config.train.prompts
@@ -171,8 +171,8 @@ class _Check:
             row("operations of the update", operations, lambda step: step.operations),
             row("rollout, CPU s, on paper", busy, lambda step: step.rollout),
             row("rollout, CPU s, simulated", self._simulated(mean, share, model, seen), lambda step: step.rollout),
-            row("update, CPU s", operations / speed.gradient, lambda step: step.update),
-            Row("update, CPU s, counts known", 1.0, tuple(s.update / (s.operations / speed.gradient) for s in steps)),
+            row("update, CPU s", operations / rate, lambda step: step.update),
+            Row("update, CPU s, counts known", 1.0, tuple(s.update / (s.operations / rate) for s in steps)),
         ]
 
     def _simulated(self, mean: Trajectory, share: float, model: Replica, seen: Sequence[RolloutTree]) -> float:

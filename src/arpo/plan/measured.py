@@ -6,8 +6,6 @@ With these the plan can be held against a run: its counts exactly, its times as 
 from collections.abc import Sequence
 from statistics import mean, quantiles
 
-import numpy as np
-
 from arpo.plan.latency import Latency, Mix
 from arpo.plan.work import Trajectory, Work
 from arpo.tree import RolloutTree
@@ -46,7 +44,6 @@ def mix_of(trees: Sequence[RolloutTree]) -> Mix:
 
 def work_of(trees: Sequence[RolloutTree]) -> Work:
     """What the trees hold, counted and not estimated."""
-    lengths = [np.array([len(segment) for segment in tree.segments]) for tree in trees]
     flat = [tree.path(leaf) for tree in trees for leaf in tree.leaves]
     return Work(
         trajectory=trajectory_of(trees),
@@ -56,7 +53,7 @@ def work_of(trees: Sequence[RolloutTree]) -> Work:
         top_ups=mean(tree.top_ups for tree in trees),
         sampled=float(sum(tree.generated_tokens for tree in trees)),
         calls=float(sum(tree.requested_calls for tree in trees)),
-        unique=float(sum(int(count.sum()) for count in lengths)),
+        unique=float(sum(len(segment) for tree in trees for segment in tree.segments)),
         flat=float(sum(len(path) for path in flat)),
         pairs=float(sum(_pairs(tree) for tree in trees)),
         flat_pairs=float(sum(len(path) * (len(path) + 1) // 2 for path in flat)),

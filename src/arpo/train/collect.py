@@ -68,9 +68,9 @@ def _to_draw(wanted: int, useful: int, drawn: int, most: int) -> int:
 
     A whole round for a few missing groups would throw most of what it sampled away.
     """
-    if not useful:
-        return min(wanted, most - drawn)
-    return min(math.ceil((wanted - useful) * drawn / useful), wanted, most - drawn) if useful < wanted else 0
+    missing = max(wanted - useful, 0)
+    likely = math.ceil(missing * drawn / useful) if useful else missing
+    return min(likely, wanted, most - drawn)
 
 
 async def _round(setup: "Setup", plan: "Plan", step: int, cursor: int, count: int) -> list[RolloutTree]:
